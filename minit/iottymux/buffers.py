@@ -45,6 +45,11 @@ class LineBuffer:
         self._most_bytes = most_bytes
         self._start, self._end, self._passed, self.logged_bytes, self.logging_ns = _read_head(fd)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Tell whether pending bytes may have gone in part to where they are passed on to."""
+        return bool(self.logged_bytes or self.logging_ns)
+
     def take(self, pipe: int) -> bytes:
         """Take the bytes in a pipe, without waiting, and return all pending bytes."""
         room = self._most_bytes - (self._end - self._start)
@@ -144,21 +149,22 @@ class Queue:
     """
     The waiting output of a client; `size` is the number of bytes.
 
-    `line_end` ends a line for the client; None for a client without markers in its output.
+    `line_end` ends a line for the client; None for a client without markers in its output. `marker` is the unwritten
+    rest of a marker.
 
     The size should be at most `limit_bytes`, and somewhat less for small pieces.
     """
 
-    def __init__(self, limit_bytes: int, line_end: bytes | None = b"\n") -> None:
+    def __init__(self, limit_bytes: int, line_end: bytes | None = b"\n", marker: bytes = b"") -> None:
         self.limit_bytes = limit_bytes
         self.size = 0
         self._line_end = line_end
         self._pieces: deque[Piece] = deque()
         self._dropped = 0
-        self._marker = b""
+        self.marker = marker
 
     def __bool__(self) -> bool:
-        return bool(self._pieces or self._dropped or self._marker)
+        return bool(self._pieces or self._dropped or self.marker)
 
     @property
     def is_over_limit(self) -> bool:
@@ -205,23 +211,18 @@ class Queue:
         A marker at the beginning stands for the missing bytes, if the client wants markers.
         """
         noted = 0
-        if self._dropped and not self._marker:
+        if self._dropped and not self.marker:
             noted, self._dropped = self._dropped, 0
-            self._marker = b"" if self._line_end is None else _dropped_marker(noted, self._line_end)
-        pieces: list[Piece] = [self._marker] if self._marker else []
+            self.marker = b"" if self._line_end is None else _dropped_marker(noted, self._line_end)
+        pieces: list[Piece] = [self.marker] if self.marker else []
         if not self._dropped:
             pieces += [piece for piece, _ in zip(self._pieces, range(_PIECES_PER_WRITE))]
         return pieces, noted
 
-    @property
-    def marker_bytes(self) -> int:
-        """The number of unwritten bytes of the current marker."""
-        return len(self._marker)
-
     def taken(self, size_bytes: int) -> None:
         """Forget so many written bytes of `next_pieces`."""
-        of_marker = min(size_bytes, len(self._marker))
-        self._marker = self._marker[of_marker:]
+        of_marker = min(size_bytes, len(self.marker))
+        self.marker = self.marker[of_marker:]
         self._forget(size_bytes - of_marker)
 
     def _forget(self, size_bytes: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from minit.iottymux.input import Input
 from minit.iottymux.output import Output
-from minit.iottymux.peer import Peer, PeerOwner
+from minit.iottymux.peer import Peer, PeerOwner, PeerState
 from minit.iottymux.protocol import (
     DEFAULT_QUEUE_BYTES,
     EVENT_DROPPED,
@@ -39,6 +40,12 @@ class Streams(Protocol):
 
     def find(self, names: Sequence[str]) -> tuple[dict[str, Output], dict[str, Input]]:
         """Return the outputs and inputs of these names; ProtocolError if the app lacks a stream."""
+
+    def output(self, name: str | None) -> Output | None:
+        """Return the output of a name, if there is one."""
+
+    def input(self, name: str | None) -> Input | None:
+        """Return the input of a name, if there is one."""
 
     def enter(self, client: Client) -> None:
         """Note a new client."""
@@ -88,6 +95,42 @@ class Client(PeerOwner):
             self._peers.remove(peer)
             peer.close()
 
+    def state(self) -> dict[str, object]:
+        """Return what the next sidecar goes on with, as JSON."""
+        return {"peers": [vars(peer.state()) for peer in self._peers]}
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors for the next sidecar: first those of the client, then those of the peers."""
+        return [peer.fd for peer in self._peers]
+
+    def turn(self) -> int:
+        """Return how many clients get the app's input before this client."""
+        turns = [peer.input.turn(peer) for peer in self._peers if peer.input is not None]
+        return min((turn for turn in turns if turn is not None), default=sys.maxsize)
+
+    def go_on(self, states: Sequence[PeerState], descriptors: list[int]) -> None:
+        """Attach the peers of a client of the sidecar before; used descriptors leave the list."""
+        for state in states:
+            output, input = self._mux.output(state.output), self._mux.input(state.input)
+            peer = Peer(
+                self._mux.loop,
+                self,
+                descriptors.pop(0),
+                output,
+                input,
+                state.policy,
+                state.queue_bytes,
+                state.is_marked,
+                state.is_given_up,
+                state.marker.encode(),
+            )
+            self._peers.append(peer)
+        for state, peer in zip(states, [*self._peers]):
+            if state.turn is not None and isinstance(peer.input, Input) and not peer.is_closed:
+                peer.input.add(peer, take=False)
+            if isinstance(peer.output, Output) and not peer.is_closed:
+                peer.output.go_on(peer, state.position, state.counted_bytes)
+
     # Reports of the client's peers.
 
     def on_dropped(self, size_bytes: int) -> None:
@@ -114,10 +157,10 @@ class Client(PeerOwner):
 class RawClient(Client):
     """A connection to a socket of rkt: nothing but bytes, attached from the first to the last moment."""
 
-    def __init__(self, mux: Streams, fd: int, output: Output | None, input: Input | None) -> None:
-        super().__init__(mux)
+    def attach(self, fd: int, output: Output | None, input: Input | None) -> None:
+        """Attach the connection."""
         is_marked = output is not None and output.name == TTY_OUT
-        peer = Peer(mux.loop, self, fd, output, input, queue_bytes=DEFAULT_QUEUE_BYTES, is_marked=is_marked)
+        peer = Peer(self._mux.loop, self, fd, output, input, queue_bytes=DEFAULT_QUEUE_BYTES, is_marked=is_marked)
         self._peers.append(peer)
         if input is not None and input.add(peer, take=False) == STDIN_NONE and output is None:
             self.close()
@@ -160,6 +203,18 @@ class Session(Client):
         self._held: list[dict[str, object]] | None = None
         self._has_output = False
         mux.loop.watch(socket.fileno(), self._on_event)
+
+    def state(self) -> dict[str, object]:
+        """Return what the next sidecar goes on with, as JSON."""
+        return {"session": [self._is_attached, self._has_asked, self._has_output], **super().state()}
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors for the next sidecar: first those of the client, then those of the peers."""
+        return [self._socket.fileno(), *super().descriptors()]
+
+    def resume(self, is_attached: bool, has_asked: bool, has_output: bool) -> None:
+        """Go on as in the sidecar before, apart from the peers."""
+        self._is_attached, self._has_asked, self._has_output = is_attached, has_asked, has_output
 
     @property
     def is_flushing(self) -> bool:
@@ -326,6 +381,23 @@ class Session(Client):
             send_message(self._socket, message)
         except OSError:
             pass  # it is gone, or does not even read what it is told
+
+
+def go_on(mux: Streams, message: Mapping[str, Any], descriptors: list[int]) -> None:
+    """Make a client of what the sidecar before has told about the client; used descriptors leave the list."""
+    states = [PeerState(**state) for state in message["peers"]]
+    client: Client
+    if "session" in message:
+        is_attached, has_asked, has_output = message["session"]
+        client = Session(mux, Socket(fileno=descriptors.pop(0)))
+        client.resume(is_attached, has_asked, has_output)
+    else:
+        client = RawClient(mux)
+    try:
+        client.go_on(states, descriptors)
+    except BaseException:
+        client.close()
+        raise
 
 
 def _check_stream_socket(fd: int) -> None:

@@ -24,12 +24,15 @@ _TTY_CHUNK_BYTES = 2048
 
 class Input:
     """
-    The write end `fd` of the app's input, which does not block.
+    The input `name` of the protocol, and the write end `fd`, which does not block.
 
     `count` is called with the number of bytes, `on_end` when the app reads no more or knows the end of the input.
     """
 
-    def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]
+    ) -> None:
+        self.name = name
         self.owner: Peer | None = None
         self.ended = False
         self._fd = fd
@@ -49,6 +52,11 @@ class Input:
         self._waiting.append(peer)
         self._make_wait(peer)
         return STDIN_OTHER
+
+    def turn(self, peer: Peer) -> int | None:
+        """Return how many peers come before a peer, 0 for the owner; None for a peer that waits for no turn."""
+        peers = [self.owner, *self._waiting]
+        return peers.index(peer) if peer in peers else None
 
     def take(self, peer: Peer) -> None:
         """Make a peer the owner; the owner before is the next in turn."""
@@ -105,8 +113,10 @@ class Input:
 class PipeInput(Input):
     """The app's stdin: a client's bytes move there without a copy, or wait in the client's socket."""
 
-    def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:
-        super().__init__(fd, loop, count, on_end)
+    def __init__(
+        self, name: str, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]
+    ) -> None:
+        super().__init__(name, fd, loop, count, on_end)
         # No events: EPOLLERR, when nobody has the other end any more, is reported nevertheless.
         loop.watch(fd, self._on_event, 0)
 
@@ -154,10 +164,21 @@ class TtyInput(Input):
     Keys of clients other than the owner are dropped: a terminal that comes to life with old input would do harm.
     """
 
-    def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:
-        super().__init__(fd, loop, count, on_end)
+    def __init__(
+        self, name: str, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]
+    ) -> None:
+        super().__init__(name, fd, loop, count, on_end)
         self._rest = b""
         self._last = b"\n"
+
+    def typed(self) -> tuple[bytes, bytes]:
+        """Return the keys that the terminal has not taken yet, and the last key, for `type_on`."""
+        return self._rest, self._last
+
+    def type_on(self, rest: bytes, last: bytes) -> None:
+        """Go on with the keys of a sidecar before."""
+        self._rest, self._last = rest, last
+        self._write()
 
     def pump(self, peer: Peer) -> None:
         """Pass on typed keys of a peer; at its end of file the app is told by a key, as a terminal does."""

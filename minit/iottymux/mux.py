@@ -15,9 +15,11 @@ import struct
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from minit.base.errors import describe
-from minit.iottymux.clients import Client, RawClient, Session
+from minit.iottymux.clients import Client, RawClient, Session, go_on
 from minit.iottymux.input import Input, PipeInput, TtyInput
 from minit.iottymux.output import Intake, Output, PipeOutput, TtyOutput
 from minit.iottymux.peer import PATIENCE_SECONDS
@@ -36,7 +38,7 @@ from minit.iottymux.ring import (
     Scratch,
 )
 from minit.linux.loop import Loop
-from minit.linux.messages import Socket, encode_message, send_message
+from minit.linux.messages import Socket, encode_message, receive_message, send_message
 from minit.linux.stdio import complain
 
 # The descriptors from PID 1, by their names in the request to the spawner.
@@ -48,8 +50,13 @@ MASTER = "tty"
 INTAKE = "intake"
 COUNTERS = "counters"
 SUPERVISOR = "supervisor"
+# PID 1's end of the link to the sidecar before, which has left and tells of its clients.
+PREDECESSOR = "predecessor"
+# Messages to PID 1; after LEAVING all is for the next sidecar, and LEFT is the last.
 INPUT_ENDED = "input-ended"
 COUNTED = "counted"
+LEAVING = "leaving"
+LEFT = "left"
 
 # The sidecar raises its limit of descriptors to so many, as far as allowed.
 _OPEN_FILES = 4096
@@ -58,13 +65,16 @@ _FILES_PER_SESSION = 5
 _ACCEPTS_PER_TURN = 64
 # The time for clients of a killed sidecar to come back; quick clients wait in the backlog already.
 _AWAIT_SECONDS = 1.0
+# Of a predecessor, in a turn of the loop.
+_MESSAGES_PER_TURN = 64
 
 
 class Mux:
     """
     The streams of `app` for clients, with all their descriptors by name, and `null`, /dev/null.
 
-    `logs` has the logs of an output by its name. `renewed` says that a killed sidecar had the descriptors before.
+    `logs` has the logs of an output by its name. `renewed` says that another sidecar had the descriptors before. If
+    PREDECESSOR is among them, that sidecar has left in order, and hands its clients over.
     """
 
     def __init__(
@@ -82,7 +92,9 @@ class Mux:
         self._descriptors = descriptors
         self._clients: list[Client] = []
         self._counters = Counters(descriptors[COUNTERS])
-        self._counters[CLIENTS] = 0
+        self._predecessor = Socket(fileno=descriptors[PREDECESSOR]) if PREDECESSOR in descriptors else None
+        if self._predecessor is None:
+            self._counters[CLIENTS] = 0
         self._has_told_of_loss = False
         self._supervisor = Socket(fileno=descriptors[SUPERVISOR])
         self._stalled_at: float | None = None
@@ -106,7 +118,7 @@ class Mux:
                 )
         self._inputs: dict[str, Input] = {}
         if STDIN in descriptors:
-            self._inputs[STDIN] = PipeInput(descriptors[STDIN], loop, self._count_input, self._on_stdin_ended)
+            self._inputs[STDIN] = PipeInput(STDIN, descriptors[STDIN], loop, self._count_input, self._on_stdin_ended)
         if MASTER in descriptors:
             master = descriptors[MASTER]
             kept = ring(TTY_OUT)
@@ -115,13 +127,14 @@ class Mux:
             own = output_logs(STDOUT, kept)
             self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, kept, intake, own, was_interrupted=renewed)
             # A duplicate, since a descriptor cannot be watched twice.
-            self._inputs[TTY_IN] = TtyInput(os.dup(master), loop, self._count_input, lambda: None)
+            self._inputs[TTY_IN] = TtyInput(TTY_IN, os.dup(master), loop, self._count_input, lambda: None)
             size = struct.unpack("=HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))
             self._counters[ROWS], self._counters[COLUMNS] = size[:2]
         self._listeners: dict[str, Socket] = {}
-        for name in descriptors:
-            if name.startswith(LISTENER):
-                self._listen(name)
+        if self._predecessor is None:
+            self._listen()
+        else:
+            loop.watch(self._predecessor.fileno(), lambda _: self._hear_predecessor())
 
     def check(self) -> bool:
         """
@@ -131,6 +144,7 @@ class Mux:
         now = time.monotonic()
         if self._await_until is not None and now >= self._await_until:
             self._await_until = None
+            self._listen()
             for output in self._outputs.values():
                 output.stop_awaiting()
         ended = [stream.ended for stream in self._outputs.values() or self._inputs.values()]
@@ -148,6 +162,64 @@ class Mux:
         """The time that the loop may wait before the next `check`; None for ever."""
         moments = [moment for moment in (self._await_until, self._stalled_at) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    @property
+    def may_leave(self) -> bool:
+        """Tell whether all clients of a sidecar before are here."""
+        return self._predecessor is None
+
+    def leave(self) -> None:
+        """
+        Hand all clients over to the next sidecar, which PID 1 starts now; nothing is read here any more.
+
+        A client that cannot be handed over is disconnected by the end of this process.
+        """
+        typed = self._inputs.get(TTY_IN)
+        rest, last = typed.typed() if isinstance(typed, TtyInput) else (b"", b"")
+        with suppress(OSError):
+            send_message(self._supervisor, {LEAVING: True})
+            for client in sorted(self._clients, key=Client.turn):
+                send_message(self._supervisor, client.state(), client.descriptors())
+            send_message(self._supervisor, {LEFT: True, "typed": [rest.decode("latin-1"), last.decode("latin-1")]})
+
+    def _hear_predecessor(self) -> None:
+        """Go on with some clients of the sidecar before."""
+        predecessor = self._predecessor
+        assert predecessor is not None
+        for _ in range(_MESSAGES_PER_TURN):
+            descriptors: list[int] = []
+            try:
+                message, descriptors = receive_message(predecessor)
+                if message is not None and LEFT not in message:
+                    go_on(self, message, descriptors)
+                    continue
+                if message is not None:
+                    told: dict[str, Any] = message
+                    self._heal(*told["typed"])
+            except BlockingIOError:
+                return
+            except Exception as error:
+                # An app may have taken over the sidecar before, which then says anything.
+                complain(f"iottymux: app {self._app}: sidecar before: {describe(error)}")
+            finally:
+                for fd in descriptors:
+                    os.close(fd)
+            self.loop.unwatch(predecessor.fileno())
+            self._predecessor = None
+            predecessor.close()
+            self._listen()
+            self._note_clients()
+            return
+
+    def _heal(self, rest: str, last: str) -> None:
+        """Go on as if there was one sidecar only."""
+        self._await_until = None
+        for output in self._outputs.values():
+            output.heal()
+            output.stop_awaiting()
+        typed = self._inputs.get(TTY_IN)
+        if isinstance(typed, TtyInput):
+            typed.type_on(rest.encode("latin-1"), last.encode("latin-1"))
 
     def close(self) -> None:
         """Tell the remaining clients about the end."""
@@ -167,18 +239,30 @@ class Mux:
         outputs = {name: self._outputs[name] for name in names if name in self._outputs}
         return outputs, {name: self._inputs[name] for name in names if name in self._inputs}
 
+    def output(self, name: str | None) -> Output | None:
+        """Return the output of a name, if there is one."""
+        return None if name is None else self._outputs.get(name)
+
+    def input(self, name: str | None) -> Input | None:
+        """Return the input of a name, if there is one."""
+        return None if name is None else self._inputs.get(name)
+
     def enter(self, client: Client) -> None:
         """Note a new client."""
         self._clients.append(client)
-        self._counters[CLIENTS] = len(self._clients)
-        self._tell_counted()
+        self._note_clients()
 
     def forget(self, client: Client) -> None:
         """Note the end of a client."""
         self._clients.remove(client)
-        self._counters[CLIENTS] = len(self._clients)
         self._has_told_of_loss = False
-        self._tell_counted()
+        self._note_clients()
+
+    def _note_clients(self) -> None:
+        # Clients on their way from the sidecar before have not left.
+        if self._predecessor is None or self._await_until is None:
+            self._counters[CLIENTS] = len(self._clients)
+            self._tell_counted()
 
     def resize(self, size: tuple[int, int], *, redraw: bool = False) -> None:
         """
@@ -234,10 +318,12 @@ class Mux:
 
     # Connections.
 
-    def _listen(self, name: str) -> None:
-        fd = self._descriptors[name]
-        self._listeners[name] = Socket(fileno=fd)
-        self.loop.watch(fd, lambda _: self._accept(name))
+    def _listen(self) -> None:
+        """Let clients in, after all clients of the sidecar before, which come first in every row."""
+        for name, fd in self._descriptors.items():
+            if name.startswith(LISTENER) and name not in self._listeners:
+                self._listeners[name] = Socket(fileno=fd)
+                self.loop.watch(fd, lambda _, name=name: self._accept(name))  # type: ignore[misc]
 
     def _accept(self, name: str) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -256,10 +342,10 @@ class Mux:
         if name == SESSIONS:
             Session(self, Socket(fileno=fd))
         elif name == LISTENER + MASTER:
-            RawClient(self, fd, self._outputs[TTY_OUT], self._inputs[TTY_IN])
+            RawClient(self).attach(fd, self._outputs[TTY_OUT], self._inputs[TTY_IN])
         else:
             stream = name.removeprefix(LISTENER)
-            RawClient(self, fd, self._outputs.get(stream), self._inputs.get(stream))
+            RawClient(self).attach(fd, self._outputs.get(stream), self._inputs.get(stream))
 
 
 def _set_size(terminal: int, size: tuple[int, int], pixels: int = 0) -> None:

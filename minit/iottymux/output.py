@@ -135,6 +135,23 @@ class Output:
             self._lose(peer, start - since)
         self._send_from(peer, start)
 
+    def place(self, peer: Peer) -> tuple[int, int]:
+        """Return the position of the next byte for a peer, and how many of the bytes from there on count as lost."""
+        if peer in self._behind:
+            return self._behind[peer]
+        missing_bytes = peer.missing_bytes
+        return self.ring.position + peer.skip - peer.waiting_bytes - missing_bytes, missing_bytes
+
+    def go_on(self, peer: Peer, position: int, counted_bytes: int) -> None:
+        """Attach a peer of the sidecar before at its place."""
+        peer.skip = max(0, position - self.ring.position)
+        peer.client.on_dropped(-counted_bytes)
+        self._send_from(peer, position)
+
+    def heal(self) -> None:
+        """Have no later client told of an interruption: the sidecar before has left in order."""
+        self._interrupted_at = None
+
     def _note_peers(self) -> None:
         count = len(self._peers) + len(self._behind)
         self.ring.note_peers(count)

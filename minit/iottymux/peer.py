@@ -10,6 +10,7 @@ import termios
 import time
 from typing import Protocol
 
+from minit.base.value import Value
 from minit.iottymux.buffers import Piece, Queue, unread_bytes
 from minit.iottymux.protocol import POLICY_DISCONNECT, POLICY_DROP, POLICY_WAIT
 from minit.iottymux.ring import CHUNK_BYTES
@@ -20,6 +21,27 @@ PATIENCE_SECONDS = 5.0
 """The patience with a client that takes nothing: as long as PID 1 waits at the pod's end."""
 
 _SPLICE_NONBLOCK = 2
+
+
+class PeerState(Value):
+    """
+    A peer as the next sidecar goes on with it, by the names of its output and input, None without.
+
+    `turn` is the place among the peers of the input, None for a peer that waits for no turn. `position` is that of the
+    next byte of the output. Of the output from there on `counted_bytes` count as lost so far. `marker` is the unwritten
+    rest of a marker.
+    """
+
+    output: str | None
+    input: str | None
+    turn: int | None
+    policy: str
+    queue_bytes: int
+    is_marked: bool
+    is_given_up: bool
+    position: int
+    counted_bytes: int
+    marker: str
 
 
 class PeerOwner(Protocol):
@@ -83,11 +105,18 @@ class PeerOutput(Protocol):
     def detach(self, peer: Peer) -> None:
         """Forget a peer."""
 
+    def place(self, peer: Peer) -> tuple[int, int]:
+        """Return the position of the next byte for a peer, and how many of the bytes from there on count as lost."""
+
 
 class PeerInput(Protocol):
     """The input of the app, as a peer and its client need it."""
 
+    name: str
     ended: bool
+
+    def turn(self, peer: Peer) -> int | None:
+        """Return how many peers come before a peer; None for a peer that waits for no turn."""
 
     def take(self, peer: Peer) -> None:
         """Make a peer the owner of the input, in place of any other owner."""
@@ -104,7 +133,8 @@ class Peer:
     A stream socket of `client`, which does not block, for `output`, `input` or both.
 
     `skip` is the number of the next bytes that the peer has had already. Once `finished` the peer gets its waiting
-    output, and ends. If the peer `is_marked`, a line in the output stands for missing output.
+    output, and ends. If the peer `is_marked`, a line in the output stands for missing output. If it `is_given_up`, the
+    app waits no more for the peer. `marker` is the rest of a marker that a sidecar before has not written.
     """
 
     def __init__(
@@ -117,6 +147,8 @@ class Peer:
         policy: str = POLICY_WAIT,
         queue_bytes: int = 0,
         is_marked: bool = True,
+        is_given_up: bool = False,
+        marker: bytes = b"",
     ) -> None:
         self.client = client
         self.fd = fd
@@ -130,10 +162,10 @@ class Peer:
         self.is_marked = is_marked
         self._loop = loop
         self._policy = policy
-        self._queue = Queue(queue_bytes, output.line_end if output is not None and is_marked else None)
+        self._queue = Queue(queue_bytes, output.line_end if output is not None and is_marked else None, marker)
         self._dropped_in_vain = 0
         self._is_blocking = False
-        self._is_given_up = False
+        self._is_given_up = is_given_up
         self._patience = loop.deadline(self._on_patience_end)
         self._unread_bytes = 0
         self._is_watched = True
@@ -160,6 +192,28 @@ class Peer:
         """The number of bytes not sent to the peer, waiting or missing, without those announced to the peer."""
         left = self.output.left_bytes(self) if self.is_behind and self.output is not None else 0
         return left + self._queue.size + self._queue.missing_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """The number of bytes dropped before the waiting output, and not reported yet."""
+        return self._queue.missing_bytes
+
+    def state(self) -> PeerState:
+        """Return what the next sidecar goes on with."""
+        output, input = self.output, self.input
+        position, counted_bytes = (0, 0) if output is None else output.place(self)
+        return PeerState(
+            output=None if output is None else output.name,
+            input=None if input is None else input.name,
+            turn=None if input is None else input.turn(self),
+            policy=self._policy,
+            queue_bytes=self._queue.limit_bytes,
+            is_marked=self.is_marked,
+            is_given_up=self._is_given_up,
+            position=position,
+            counted_bytes=counted_bytes,
+            marker=self._queue.marker.decode(),
+        )
 
     # Output.
 
@@ -329,7 +383,7 @@ class Peer:
         while self._queue:
             pieces, noted = self._queue.next_pieces()
             if noted:
-                self.client.on_marked(self, noted, self._queue.marker_bytes)
+                self.client.on_marked(self, noted, len(self._queue.marker))
             if not pieces:
                 continue
             try:

@@ -26,6 +26,11 @@ from minit.linux import syscalls
 from minit.linux.loop import Loop, Wait
 from minit.linux.stdio import is_console_shared, line_end
 
+LEAVE = signal.SIGUSR1
+"""Tells a sidecar to leave its streams to the next sidecar, of another version, as soon as nothing is half done."""
+SIGNALS = (signal.SIGHUP, LEAVE)
+"""The signals of PID 1 to a sidecar, which is born with them blocked; SIGHUP says that log files were moved."""
+
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
 # Bytes without any effect on a terminal but their own display.
@@ -59,18 +64,18 @@ def run_sidecar(
     filter: bytes = b"",
 ) -> None:
     """
-    Serve the streams of process `pid` of `app` until each is at its end.
+    Serve the streams of process `pid` of `app` until each is at its end, or until PID 1 says LEAVE.
 
     `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux. The
     attachable outputs among `logged` are in `log` too. These and all pipes are in `plain_log`, if there is one.
-    `renewed` says that a killed sidecar had the streams before. `null` is /dev/null where the sidecar cannot open it.
+    `renewed` says that another sidecar had the streams before. `null` is /dev/null where the sidecar cannot open it.
     From the first turn on the sidecar makes no system call that `filter` could forbid.
     """
     if null is None:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     loop = Loop()
     plain_logs = [] if plain_log is None else [plain_log]
-    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), [log, *plain_logs], renewed)
+    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), [log, *plain_logs])
     mux: Mux | None = None
     if attachable:
         pipes = {STDOUT, STDERR}
@@ -84,6 +89,10 @@ def run_sidecar(
         served = mux is None or mux.check()
         if served and readers.all_ended:
             break
+        if readers.may_leave and (mux is None or mux.may_leave):
+            if mux is not None:
+                mux.leave()
+            return
         loop.turn(None if mux is None or served else mux.patience_seconds)
     if mux is not None:
         mux.close()
@@ -92,21 +101,21 @@ def run_sidecar(
 class _Readers:
     """The readers of logged output, which goes in lines to the first log and the console; all logs are reopened."""
 
-    def __init__(
-        self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], renewed: bool
-    ) -> None:
+    def __init__(self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog]) -> None:
         self._loop = loop
         self._logs = logs
         self._buffers = {stream.fd: LineBuffer(stream.buffer, LINE_BYTES) for stream in streams}
-        self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
+        self._consoles = {
+            stream.fd: _Console(stream.console, prefix, self._buffers[stream.fd].is_interrupted) for stream in streams
+        }
         self._open = {stream.fd: stream for stream in streams}
         # Logged bytes, which leave the buffer when the console has them too.
         self._logged = dict.fromkeys(self._open, 0)
         # Streams that wait for a console.
         self._held: set[int] = set()
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
-        self._hang_ups = syscalls.signalfd((signal.SIGHUP,))
-        loop.watch(self._hang_ups, self._on_hang_up)
+        self._is_to_leave = False
+        self._signals = syscalls.signalfd(SIGNALS)
+        loop.watch(self._signals, lambda _: self._on_signals())
         for fd, stream in self._open.items():
             self._find_logged(stream)
             self._watch(fd)
@@ -115,6 +124,11 @@ class _Readers:
     def all_ended(self) -> bool:
         """Tell whether every stream is at its end."""
         return not self._open
+
+    @property
+    def may_leave(self) -> bool:
+        """Tell whether another sidecar is to go on, and no console has a part of a line."""
+        return self._is_to_leave and not self._held
 
     def go_on(self) -> None:
         """Pass on the bytes taken by a sidecar before, even if nothing more comes."""
@@ -130,10 +144,12 @@ class _Readers:
     def _watch(self, fd: int) -> None:
         self._loop.watch(fd, lambda _: self._read_on(fd))
 
-    def _on_hang_up(self, events: int) -> None:
-        syscalls.read_signals(self._hang_ups)
-        for log in self._logs:
-            log.reopen()
+    def _on_signals(self) -> None:
+        numbers = syscalls.read_signals(self._signals)
+        self._is_to_leave |= LEAVE in numbers
+        if signal.SIGHUP in numbers:
+            for log in self._logs:
+                log.reopen()
 
     def _read_on(self, fd: int) -> None:
         for _ in range(_PASSES_PER_TURN):

@@ -20,7 +20,7 @@ from minit.base.errors import LaunchError, Step, describe, step_of
 from minit.base.value import Value
 from minit.iottymux.logfile import Log, PlainLog
 from minit.iottymux.mux import SUPERVISOR
-from minit.iottymux.sidecar import Stream, run_sidecar
+from minit.iottymux.sidecar import SIGNALS, Stream, run_sidecar
 from minit.linux import syscalls
 from minit.linux.forks import SIDECAR, SPAWNER, clone
 from minit.linux.loop import wait_readable
@@ -189,6 +189,7 @@ def _run_as_spawner(socket: Socket, filter: bytes) -> None:
 def _set_up(filter: bytes) -> _Belongings:
     """Give up everything that neither the spawner nor a sidecar needs; return the belongings."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     belongings = _Belongings(
         log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
         kubernetes_log=_open_if_there(paths.STAGE1_KUBERNETES_LOG),

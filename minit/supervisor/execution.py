@@ -349,6 +349,7 @@ def settle(process: FirstProcess, memory: int) -> None:
     offer, events = process.clients.offer, process.supervisor.journal
     if has_way_back():
         assert offer is not None
+        filter = _read_filter(offer.image)
         accept(offer)
         forget_way_back()
         old, process.program = process.program, offer.program
@@ -357,6 +358,8 @@ def settle(process: FirstProcess, memory: int) -> None:
         old.close()
         process.link.upgrade(offer.image)
         offer.close()
+        process.close_fields("filter_file")
+        process.sidecars.exchange(filter)
         events.event(PodEvent.POD_UPGRADED, before=offer.version, after=minit.__version__)
     else:
         process.clients.refuse_offer("the new program has failed, and PID 1 goes on in the old program")
@@ -364,6 +367,13 @@ def settle(process: FirstProcess, memory: int) -> None:
     take_name(PID_1)
     os.close(memory)
     close_on_exec()
+
+
+def _read_filter(image: int) -> bytes:
+    """Return the filter of the sidecars of another version, by a mount of the image."""
+    name = f"{paths.STAGE1_FILTERS}/{paths.SIDECAR_FILTER}"
+    with Step(f"read {name}"), open(os.open(name.lstrip("/"), os.O_RDONLY | os.O_CLOEXEC, dir_fd=image), "rb") as file:
+        return file.read()
 
 
 def go_on(process: FirstProcess) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,13 +18,14 @@ from typing import Any
 import pytest
 
 import minit as package
+from tests.support.attached import Session, connect, read_until
 from tests.support.campaign import thinned
 from tests.support.commands import Stage0
 from tests.support.faults import KILL, LAUNCHER, Call, Faults
 from tests.support.hostnet import left_by
 from tests.support.laterstage1 import MARK, VERSION, changed_manifest, write_later_stage1, write_manifest_alone
 from tests.support.pods import MakePod, shell
-from tests.support.processes import children_of, status_of
+from tests.support.processes import children_of, is_alive, status_of
 from tests.support.stage0_world import write_stage1
 from tests.support.waiting import wait_for
 
@@ -142,6 +144,54 @@ def test_a_later_version(minit: Stage0, later_stage1: Path, flags: tuple[str, ..
     assert minit.call("stop", "web").returncode == 0
     assert "app-busybox=0\n" in minit.call("status", "web").stdout
     assert minit.call("rm", "web").returncode == 0
+
+
+def program_of(pid: int) -> tuple[int, int]:
+    """Return device and inode of the program that a process executes."""
+    status = os.stat(f"/proc/{pid}/exe")
+    return status.st_dev, status.st_ino
+
+
+def readers(supervisor: int) -> dict[int, tuple[int, int]]:
+    """Return the spawner and the sidecars of a pod with their programs."""
+    children = children_of(supervisor)
+    names = {child: status_of(child)["Name"] for child in children}
+    return {child: program_of(child) for child in children if names[child].startswith(("iottymux-", "minit-spawner"))}
+
+
+@pytest.mark.rootless
+@pytest.mark.parametrize("flags", [(), ("--private-users",)], ids=["", "private-users"])
+def test_readers_and_clients_of_an_upgraded_pod(minit: Stage0, later_stage1: Path, flags: tuple[str, ...]) -> None:
+    """Sidecars and spawner are of the new version; the log has no gap, and clients keep connections and input."""
+    echo = 'i=0; while read -r line; do i=$((i+1)); echo "$i $line" >&2; echo "$i $line"; done'
+    uuid = run(minit, "web", "--net=none", "--stdin=stream", "--stdout=stream", *flags, script=echo)
+    supervisor = int((pod_directory(minit, uuid) / "pid").read_text())
+    directory = pod_directory(minit, uuid) / "stage1/rootfs/rkt/iottymux/busybox"
+    before = readers(supervisor)
+    with (
+        connect(directory, "sock-stdin") as stdin,
+        connect(directory, "sock-stdout") as stdout,
+        Session(directory, ["stdout", "stdin"]) as waiting,
+    ):
+        got = expected = b""
+        for number in range(1, 101):
+            stdin.sendall(b"line\n")
+            expected += b"%d line\n" % number
+            if number == 50:
+                upgraded(minit, later_stage1, uuid)
+            if number == 60:
+                wait_for(lambda: not any(map(is_alive, before)), "sidecars and spawner of the new version")
+            got += read_until(stdout, b"%d line\n" % number)
+        assert got == expected
+        stdin.shutdown(socket.SHUT_RDWR)
+        assert waiting.receive() == {"event": "stdin-given"}
+        waiting.streams["stdin"].sendall(b"last\n")
+        assert read_until(waiting.streams["stdout"], b"101 last\n") == expected + b"101 last\n"
+    after = readers(supervisor)
+    assert len(after) == len(before)
+    assert {*after.values()} == {program_of(supervisor)} != {*before.values()}
+    assert "sidecar.lost" not in events(minit, uuid)
+    assert minit.call("logs", uuid).stdout.splitlines() == [f"{number} line" for number in range(1, 101)] + ["101 last"]
 
 
 def test_there_and_back(minit: Stage0, stage1_image: Path, later_stage1: Path) -> None:

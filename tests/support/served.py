@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from minit.iottymux.logfile import Log
-from minit.iottymux.mux import SUPERVISOR
-from minit.iottymux.sidecar import run_sidecar
+from minit.iottymux.mux import PREDECESSOR, SUPERVISOR
+from minit.iottymux.sidecar import LEAVE, SIGNALS, run_sidecar
 from minit.linux import syscalls
+from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, socket_pair
 from minit.plan.appspec import AppSpec
 from minit.plan.confinement import Confinement
@@ -25,6 +26,15 @@ from minit.podfiles import paths
 from minit.supervisor.output.streams import Attachable
 from tests.support.attached import Session, connect
 from tests.support.sidecarfilter import sidecar_filter
+
+
+def fork_sidecar() -> int:
+    """Fork as the spawner does, and return the pid, 0 in the child."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid
 
 
 class Served:
@@ -55,8 +65,10 @@ class Served:
         """Fork a sidecar and return its pid."""
         theirs = self.connect_sidecar()
         descriptors = {**self.attachable.held, SUPERVISOR: theirs.fileno()}
+        if self.attachable.predecessor is not None:
+            descriptors[PREDECESSOR] = self.attachable.predecessor.fileno()
         filter = sidecar_filter()
-        pid = os.fork()
+        pid = fork_sidecar()
         if pid == 0:
             try:
                 # As the spawner does; what the test has open would count against the limits of the sidecar.
@@ -71,6 +83,7 @@ class Served:
                 traceback.print_exc()
             os._exit(1)
         theirs.close()
+        self.attachable.close_fields("predecessor")
         self.sidecar = pid
         return pid
 
@@ -98,6 +111,24 @@ class Served:
         """Kill the sidecar and let another one take over."""
         self.kill()
         self.start(renewed=True)
+
+    def leave(self) -> int:
+        """Have the sidecar leave its clients to the next, and return its pid."""
+        assert self.sidecar is not None
+        assert self.attachable.supervisor is not None
+        pid, self.sidecar = self.sidecar, None
+        os.kill(pid, LEAVE)
+        while self.attachable.hear(is_leaving=True):
+            wait_readable([self.attachable.supervisor.fileno()], None)
+        assert self.attachable.predecessor is not None
+        return pid
+
+    def exchange(self) -> None:
+        """Have another sidecar take over from one that leaves in order."""
+        pid = self.leave()
+        self.start(renewed=True)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
 
     def write(self, data: bytes, name: str = "stdout") -> None:
         """Write all of the data as the app."""

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ import pytest
 
 from minit.iottymux import mux, peer, ring
 from minit.iottymux.ring import RING_BYTES
+from minit.linux.messages import send_message, socket_pair
 from tests.support.attached import read_all, read_until
 from tests.support.campaign import campaign
 from tests.support.served import Served
@@ -709,6 +711,165 @@ def test_what_a_killed_sidecar_took_from_a_terminal(serve: Serve) -> None:
     with served.connect("tty") as client:
         assert read_until(client, b"\r\n" + INTERRUPTED + b"\r\n", b"tween\r\n").endswith(b"tween\r\n")
     assert served.attachable.unread_bytes() == 0
+    served.end()
+
+
+# Sidecars that leave their clients to the next.
+
+
+def test_clients_of_every_kind_notice_no_exchange(serve: Serve) -> None:
+    """Fast, slow and stuck clients go on at the byte, on the same connections, whenever sidecars are exchanged."""
+    chance = random.Random(9)
+    served = serve(stdout="stream")
+    text = numbered(60_000)
+    plain = served.connect("stdout")
+    followers = [
+        Follower(served, text, policy="block"),
+        Follower(served, text, policy="drop", queue_bytes=16_384),
+        Follower(served, text, policy="drop"),
+    ]
+    wait_for(lambda: served.status()["clients"] == 4, "the clients")
+    served.feed(text)
+    got, exchanges = b"", 0
+    while followers[0].at + 4096 < len(text):
+        with suppress(BlockingIOError):
+            got += plain.recv(1 << 20, socket.MSG_DONTWAIT)
+        for follower in followers:
+            if chance.random() < (1, 0.3, 0.05)[followers.index(follower)]:
+                assert follower.read(chance.choice((10, 1000, 100_000)))
+        if followers[0].at > 200_000 * (exchanges + 1):
+            served.exchange()
+            exchanges += 1
+    served.close_app()
+    for follower in followers:
+        follower.read_to_end()
+        follower.check(b"\n")
+    assert got + read_all(plain) == text
+    served.wait_end()
+
+
+def test_input_and_its_owner_go_on_after_an_exchange(serve: Serve) -> None:
+    """The app gets every byte that the owner has sent, then those of the client that waited for the input."""
+    served = serve(stdin="stream", stdout="stream")
+    text = numbered(20_000)
+    with served.connect("stdin") as owner, served.session("stdin", "stdout") as waiting:
+        assert waiting.reply["stdin"] == "other"
+        waiting.streams["stdin"].sendall(b"later\n")
+        sender = threading.Thread(target=owner.sendall, args=(text,))
+        sender.start()
+        got = b""
+        while len(got) < len(text):
+            served.exchange()
+            got += os.read(served.app["stdin"], 100_000)
+        sender.join()
+        assert got == text
+        owner.shutdown(socket.SHUT_RDWR)
+        assert waiting.receive() == {"event": "stdin-given"}
+        assert os.read(served.app["stdin"], 100) == b"later\n"
+        served.exchange()
+        served.write(b"answer\n")
+        assert read_until(waiting.streams["stdout"], b"\n") == b"answer\n"
+    with served.session("stdout") as later:
+        assert read_until(later.streams["stdout"], b"\n") == b"answer\n"
+    served.end()
+
+
+def test_keys_that_a_terminal_did_not_take_go_on_after_an_exchange(serve: Serve) -> None:
+    """The app reads each key once, in the order of typing, although the terminal was full."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    attributes = termios.tcgetattr(served.app["tty"])
+    attributes[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(served.app["tty"], termios.TCSANOW, attributes)
+    text = numbered(1_000)
+    with served.connect("tty") as client:
+        client.setblocking(False)
+        sent = client.send(text)
+        wait_for(lambda: served.status()["bytes_in"] > 4096, "a full terminal")
+        got = b""
+        while len(got) < sent:
+            served.exchange()
+            got += os.read(served.app["tty"], 4096)
+        assert got == text[:sent]
+        client.setblocking(True)
+        served.write(b"answer\n", "tty")
+        assert read_until(client, b"answer\r\n") == b"answer\r\n"
+    served.end()
+
+
+def test_more_clients_than_a_socket_holds_messages_of(serve: Serve) -> None:
+    """All of them go on."""
+    served = serve(stdout="stream")
+    clients = [served.connect("stdout") for _ in range(400)]
+    wait_for(lambda: served.status()["clients"] == len(clients), "the clients")
+    served.exchange()
+    wait_for(lambda: served.attachable.hear() and served.status()["clients"] == len(clients), "them")
+    served.write(b"all\n")
+    for client in clients:
+        assert read_until(client, b"\n") == b"all\n"
+        client.close()
+    served.end()
+
+
+def test_a_sidecar_killed_while_it_hands_clients_over(serve: Serve) -> None:
+    """Clients that are not handed over are disconnected, and the next sidecar serves the others and new ones."""
+    served = serve(stdout="stream")
+    clients = [served.connect("stdout") for _ in range(400)]
+    wait_for(lambda: served.status()["clients"] == len(clients), "the clients")
+    leaving = served.leave()
+    os.kill(leaving, signal.SIGKILL)
+    os.waitpid(leaving, 0)
+    served.start(renewed=True)
+    served.write(b"all\n")
+    answers = [client.recv(100) for client in clients]
+    assert set(answers) == {b"all\n", b""}
+    with served.session("stdout") as later:
+        assert INTERRUPTED in read_until(later.streams["stdout"], b"all\n")
+    for client in clients:
+        client.close()
+    served.end()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"peers": [{"output": "stdout"}]},
+        {"session": 7, "peers": []},
+        {"session": [True, True, True], "peers": [{}] * 30},
+        {"left": True, "typed": None},
+        {"other": 1},
+    ],
+)
+def test_a_sidecar_before_that_talks_nonsense(serve: Serve, message: object) -> None:
+    """The next sidecar serves without such clients, and no descriptor is left open."""
+    served = serve(stdout="stream")
+    served.kill()
+    served.attachable.predecessor, theirs = socket_pair()
+    served.attachable.predecessor.setblocking(False)
+    ours, other = socket.socketpair()
+    send_message(theirs, message, [other.fileno()])
+    other.close()
+    pid = served.start(renewed=True)
+    assert ours.recv(1) == b""
+    ours.close()
+    theirs.close()
+    served.write(b"text\n")
+    with served.connect("stdout") as client:
+        assert b"text\n" in read_until(client, b"text\n")
+    assert served.sidecar == pid
+    served.end()
+
+
+def test_a_sidecar_before_that_says_nothing(serve: Serve) -> None:
+    """The next sidecar lets clients in all the same, and counts them."""
+    served = serve(stdout="stream")
+    served.kill()
+    served.attachable.predecessor, silent = socket_pair()
+    served.attachable.predecessor.setblocking(False)
+    served.start(renewed=True)
+    served.write(b"text\n")
+    with silent, served.connect("stdout") as client:
+        assert b"text\n" in read_until(client, b"text\n")
+        assert served.status()["clients"] == 1
     served.end()
 
 

@@ -20,11 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit.iottymux.buffers import buffered_bytes, make_buffer
+from minit.iottymux.buffers import LineBuffer, buffered_bytes, make_buffer
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.linux import syscalls
+from tests.support.served import fork_sidecar
 from tests.support.sidecarfilter import sidecar_filter
+from tests.support.waiting import wait_for
 
 RECORD = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
 FILES = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -53,7 +55,7 @@ class Output:
     ) -> int:
         """Fork a sidecar and return its pid."""
         filter = sidecar_filter()
-        pid = os.fork()
+        pid = fork_sidecar()
         if pid == 0:
             try:
                 for fd in self.app.values():
@@ -320,11 +322,16 @@ def test_an_old_log_is_continued(output: Output) -> None:
 
 
 def test_a_successor_begins_a_line_of_its_own(output: Output) -> None:
-    """The line that a killed sidecar was writing to the console may have no end."""
-    output.start(renewed=True)
+    """The line that a killed sidecar was writing to the console may have no end; otherwise no line is added."""
+    LineBuffer(output.buffers["stdout"], 100).note_logging(1)
     output.write(b"one\n")
+    pid = output.start(renewed=True)
+    wait_for(lambda: output.shown() == b"\nweb[7]: one\n", "a line of its own")
+    output.kill(pid)
+    output.start(renewed=True)
+    output.write(b"two\n")
     output.end()
-    assert output.shown() == b"\nweb[7]: one\n"
+    assert output.shown() == b"\nweb[7]: one\nweb[7]: two\n"
 
 
 def test_an_unfinished_line_outlives_its_sidecar(output: Output) -> None:

@@ -8,10 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from minit.base.carried import Carried
 from minit.base.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
+from minit.iottymux.mux import PREDECESSOR
+from minit.iottymux.sidecar import LEAVE
 from minit.iottymux.spawner import Spawner, hand_over
 from minit.linux import syscalls
 from minit.linux.loop import Loop, wait_readable
@@ -92,15 +95,33 @@ class Sidecars(Carried):
             if streams.attachable is not None and streams.attachable.supervisor is not None:
                 self._watch_link(streams, streams.attachable.supervisor)
             self._watch_abandoned(streams)
+        self._tell_leaving()
 
     def reopen_logs(self, app: str | None) -> None:
         """Have the sidecars, of all apps or of one, let go of moved log files."""
         for streams in self._read:
             if streams.sidecar is not None and app in (None, streams.app):
-                try:
-                    syscalls.pidfd_send_signal(streams.sidecar, signal.SIGHUP)
-                except ProcessLookupError:
-                    pass  # it ended; another one opens the log anew
+                # After its end another one opens the log anew.
+                _send(streams.sidecar, signal.SIGHUP)
+
+    def exchange(self, filter: bytes) -> None:
+        """
+        Have sidecars of this program, with this filter, take over from those of another version.
+
+        Each sidecar leaves when nothing is half done, and hands its clients over. The next spawner is of this program.
+        """
+        self.filter = filter
+        spawner, self.spawner = self.spawner, None
+        if spawner is not None:
+            spawner.close()
+        for streams in self._read:
+            streams.is_leaving = streams.sidecar is not None
+        self._tell_leaving()
+
+    def _tell_leaving(self) -> None:
+        for streams in self._read:
+            if streams.is_leaving and streams.sidecar is not None:
+                _send(streams.sidecar, LEAVE)
 
     def unread_bytes(self) -> int:
         """Return how much output waits to be read."""
@@ -237,18 +258,33 @@ class Sidecars(Carried):
         self._put_off(streams, lived_seconds=0.0)
 
     def _hear(self, streams: Streams) -> None:
-        assert streams.attachable is not None
-        if streams.attachable.hear():
+        attachable = streams.attachable
+        assert attachable is not None and attachable.supervisor is not None
+        link = attachable.supervisor.fileno()
+        if attachable.hear(is_leaving=streams.is_leaving):
             self._note_clients(streams)
-        else:
+        elif attachable.predecessor is None:
             self._stop_hearing(streams)
+        else:
+            self._loop.unwatch(link)
+            assert streams.sidecar is not None
+            self._loop.unwatch(streams.sidecar)
+            streams.close_fields("sidecar")
+            self._succeed(streams)
+
+    def _succeed(self, streams: Streams) -> None:
+        """Start the next sidecar after one that has left."""
+        streams.is_leaving = False
+        # In case of an error.
+        streams.renew_at = time.monotonic()
+        self._start(streams)
 
     def _stop_hearing(self, streams: Streams) -> None:
         """Act on the last words of a sidecar, and expect no more."""
         attachable = streams.attachable
         if attachable is not None and attachable.supervisor is not None:
             self._loop.unwatch(attachable.supervisor.fileno())
-            attachable.hear()
+            attachable.hear(is_leaving=streams.is_leaving)
             attachable.close_fields("supervisor")
             self._note_clients(streams)
 
@@ -274,6 +310,8 @@ class Sidecars(Carried):
         assert streams.pid is not None and streams.sidecar is None
         attachable = streams.attachable
         held = [] if attachable is None else [*attachable.held.items()]
+        if attachable is not None and attachable.predecessor is not None:
+            held.append((PREDECESSOR, attachable.predecessor.fileno()))
         logged, plain_log = ((), None) if attachable is None else (attachable.logged, attachable.plain_log)
         before = streams.started_at
         try:
@@ -296,6 +334,8 @@ class Sidecars(Carried):
             raise
         if attachable is None:
             link.close()
+        else:
+            attachable.close_fields("predecessor")
 
     def _watch_sidecar(self, streams: Streams, pidfd: int) -> None:
         self._loop.watch(pidfd, lambda _: self._on_end(streams))
@@ -315,6 +355,8 @@ class Sidecars(Carried):
         # Unsent output of a killed sidecar is in the rings, and the clients may come back.
         if streams.at_end and not streams.has_clients:
             self._give_up(streams)
+        elif streams.is_leaving:
+            self._succeed(streams)
         else:
             self._journal.event(PodEvent.SIDECAR_LOST, app=streams.app)
             self._put_off(streams, lived_seconds=time.monotonic() - streams.started_at)
@@ -349,7 +391,7 @@ class Sidecars(Carried):
     def _lose(self, streams: Streams) -> None:
         """Give up output, and count the loss."""
         if streams.sidecar is not None:
-            self._kill(streams.sidecar)
+            _send(streams.sidecar, signal.SIGKILL)
             # Work of the sidecar before the death is not lost.
             wait_readable([streams.sidecar], _DEATH_SECONDS)
         self._finish_log(streams)
@@ -371,19 +413,13 @@ class Sidecars(Carried):
     def _discard(self, streams: Streams) -> None:
         """Give up output whether read or not."""
         if streams.sidecar is not None:
-            self._kill(streams.sidecar)
+            _send(streams.sidecar, signal.SIGKILL)
             self._loop.unwatch(streams.sidecar)
             streams.close_fields("sidecar")
         self._stop_hearing(streams)
         for fd in streams.abandoned:
             self._loop.unwatch(fd)
         self._give_up(streams)
-
-    def _kill(self, sidecar: int) -> None:
-        try:
-            syscalls.pidfd_send_signal(sidecar, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def _give_up(self, streams: Streams) -> None:
         if streams.lost_bytes:
@@ -394,3 +430,9 @@ class Sidecars(Carried):
             if each.app == streams.app and each.earlier is not None and not (each.started_at or each.failures):
                 each.renew_at = time.monotonic()
         self._on_end_of_output(streams.app)
+
+
+def _send(sidecar: int, number: signal.Signals) -> None:
+    """Send a signal to a sidecar, which may have ended."""
+    with suppress(ProcessLookupError):
+        syscalls.pidfd_send_signal(sidecar, number)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from minit.base import jsontext
 from minit.base.carried import Carried, Descriptor
 from minit.iottymux.buffers import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
-from minit.iottymux.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH
+from minit.iottymux.mux import COUNTERS, INPUT_ENDED, INTAKE, LEAVING, LISTENER, MASTER, RING, SCRATCH
 from minit.iottymux.output import waiting_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.ring import (
@@ -57,8 +57,9 @@ class Streams(Carried):
 
     `ends` are (name, read end, buffer), `pid` is the writing process, `sidecar` the pidfd of the reader, `attachable`
     the streams for clients, None without. `noted` are the last reported numbers of clients and of bytes lost by
-    clients. `log` is the largest size of a log file in bytes, the largest number of files, and the path of the log in
-    the host's directory, None for a log in the pod.
+    clients. `is_leaving` says that the reader has been told to leave the streams to another reader. `log` is the
+    largest size of a log file in bytes, the largest number of files, and the path of the log in the host's directory,
+    None for a log in the pod.
 
     `failures` counts the sidecars that died soon, one after the other, without any work. The present one was started at
     `started_at` of the monotonic clock, or the next one is due at `renew_at`. When there will be no more, `abandoned`
@@ -72,6 +73,7 @@ class Streams(Carried):
     ends: list[tuple[str, Descriptor, Descriptor]]
     attachable: Attachable | None
     sidecar: Descriptor | None
+    is_leaving: bool = False
     noted: tuple[int, int]
     failures: int
     started_at: float
@@ -89,6 +91,7 @@ class Streams(Carried):
         self.ends = []
         self.attachable = None
         self.sidecar = None
+        self.is_leaving = False
         self.noted = (0, 0)
         self.failures = 0
         self.started_at = self.renew_at = 0.0
@@ -239,13 +242,15 @@ def _at_end(fd: int) -> bool:
 class Attachable(Carried):
     """
     The attachable streams of `app`: `held` are the descriptors shared by the sidecars and PID 1, by the names in
-    minit.iottymux.mux. `supervisor` is PID 1's non-blocking end of the link to the present sidecar. `logged` are the
+    minit.iottymux.mux. `supervisor` is PID 1's non-blocking end of the link to the present sidecar, `predecessor` the
+    end of the link to a sidecar that has left, with its clients in messages to the next sidecar. `logged` are the
     outputs also in the app's log, `plain_log` is the name of the file in the log mode k8s-plain.
     """
 
     app: str
     held: dict[str, Descriptor]
     supervisor: Socket | None
+    predecessor: Socket | None = None
     logged: tuple[str, ...]
     plain_log: str | None
     _directory: str
@@ -254,7 +259,7 @@ class Attachable(Carried):
     def __init__(self, app: str) -> None:
         self.app = app
         self.held = {}
-        self.supervisor = None
+        self.supervisor = self.predecessor = None
         self.logged = ()
         self.plain_log = None
         self._directory = paths.iottymux_directory(app)
@@ -292,8 +297,12 @@ class Attachable(Carried):
             raise
         return ends
 
-    def hear(self) -> bool:
-        """Carry out a few requests of the sidecar; False if the sidecar is gone, or talks nonsense."""
+    def hear(self, *, is_leaving: bool = False) -> bool:
+        """
+        Carry out a few requests of the sidecar; False if the sidecar is gone, or talks nonsense.
+
+        A sidecar that `is_leaving`, and says that it reads nothing any more, becomes the predecessor of the next.
+        """
         assert self.supervisor is not None
         for _ in range(_MESSAGES_AT_ONCE):
             try:
@@ -305,6 +314,9 @@ class Attachable(Carried):
             for fd in descriptors:
                 os.close(fd)
             if message is None:
+                return False
+            if LEAVING in message and is_leaving:
+                self.predecessor, self.supervisor = self.supervisor, None
                 return False
             if INPUT_ENDED in message and STDIN in self.held:
                 os.close(self.held.pop(STDIN))
@@ -357,7 +369,7 @@ class Attachable(Carried):
             self._withdraw()
         while self.held:
             os.close(self.held.popitem()[1])
-        self.close_fields("supervisor")
+        self.close_fields("supervisor", "predecessor")
 
     def _withdraw(self) -> None:
         for name in (paths.ENDPOINTS, *self.held):
