@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import minit
 from minit.__main__ import main
+from tests.support.forked import make_forks_cheap
 
 
 def forked_minit(
@@ -47,6 +48,7 @@ def import_commands() -> None:
     for package in ("cli", "stage0", "archives"):
         for module in pkgutil.walk_packages([f"{minit.__path__[0]}/{package}"], f"minit.{package}."):
             importlib.import_module(module.name)
+    make_forks_cheap()
 
 
 def _be_minit(
