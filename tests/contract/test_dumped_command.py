@@ -167,6 +167,8 @@ class QuickWorld(World):
         """Return the words that run it on the data directory."""
         return [str(self._minit.command), f"--dir={self.data}", *map(str, arguments)]
 
+    quick_command = command
+
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment that it is called with."""
         return self._minit.environment(**{"STAGE1_DUMP": str(self.dump), **self._of_user, **variables})

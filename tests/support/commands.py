@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,10 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from minit.image.dump.command import build_command, is_current
-from minit.image.dump.program import obstacle
-from minit.podfiles.usersdirectory import program_directory
-from tests.support.forkedcommand import forked_minit
+from tests.support.forkedcommand import forked_minit, quick_words, without_python
 from tests.support.stage0_world import REPOSITORY, write_app
 from tests.support.waiting import wait_for
 
@@ -51,23 +45,17 @@ class Stage0:
         return subprocess.run(self._command(words), env=self._environment(), **{**defaults, **options})
 
     def start(self, *words: object, under: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
-        """Start the command, under another one if that is given."""
-        return subprocess.Popen([*under, *self._command(words)], env=self._environment(), **options)
-
-    def start_quickly(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
-        """Start minit as an installed one starts, from a program."""
-        # One for interpreters would have Python run the command.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        command = [*_quick_words(), *self._command(words)[_INTERPRETER_WORDS:]]
-        return subprocess.Popen(command, env=environment, **options)
+        """Start the command; minit as an installed one starts, from a program, unless it is under another command."""
+        if under or self.is_rkt:
+            return subprocess.Popen([*under, *self._command(words)], env=self._environment(), **options)
+        command = [*quick_words(), *self._command(words)[_INTERPRETER_WORDS:]]
+        return subprocess.Popen(command, env=without_python(self._environment()), **options)
 
     @contextmanager
     def running(self, *words: object, uuid: str | None = None) -> Iterator[str]:
         """Run a pod, the prepared one of this UUID or a new one, which is ready in the block and ended after it."""
         self._uuid.unlink(missing_ok=True)
-        process = subprocess.Popen(
-            self._command(words), env=self._environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        process = self.start(*words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             pod = uuid or wait_for(lambda: self._uuid.exists() and self.uuid, "the pod's UUID")
             try:
@@ -135,27 +123,3 @@ class Stage0:
     def _environment(self) -> dict[str, str]:
         # The latter for rkt, which hides the command without it.
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "RKT_EXPERIMENT_APP": "true"}
-
-
-@functools.cache
-def _quick_words() -> list[str]:
-    """
-    Return the words of a command with a program of its own; of an interpreter where none can be made.
-
-    The first worker or run that asks makes the program for all.
-    """
-    if obstacle() is not None:
-        return [sys.executable, "-m", "minit"]
-    directory = REPOSITORY / "build/tests/command"
-    directory.mkdir(parents=True, exist_ok=True)
-    program = Path(f"{program_directory()}{directory}/minit")
-    program.parent.mkdir(parents=True)
-    with open(directory / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made = directory / "program"
-        if not is_current(made):
-            shutil.copy(REPOSITORY / "bin/minit", directory)
-            shutil.copy(Path(sys.executable).with_name("minit-plain"), directory)
-            build_command(made)
-        shutil.copy(made, program)
-    return [f"{directory}/minit"]

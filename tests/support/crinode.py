@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,9 +162,7 @@ class Daemon:
             self.minit.stage1_flag,
             *self.options,
         )
-        # A tracer counts the calls of interpreters alone.
-        start = partial(self.minit.start, under=under) if under else self.minit.start_quickly
-        self.process = start(*words, stderr=subprocess.PIPE, pass_fds=pass_fds)
+        self.process = self.minit.start(*words, under=under, stderr=subprocess.PIPE, pass_fds=pass_fds)
         assert self.process.stderr is not None
         self.notes = []
         while (line := self.process.stderr.readline()).startswith(b"cri: /"):

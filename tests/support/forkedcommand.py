@@ -1,12 +1,14 @@
-"""The `minit` command in a process of its own, but without the start of an interpreter: a fork of the test's."""
+"""The `minit` command in a process of its own, but without the start of an interpreter: a fork or a program."""
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import importlib
 import os
 import pkgutil
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,41 @@ from typing import NoReturn
 
 import minit
 from minit.__main__ import main
+from minit.image.dump.command import build_command, is_current
+from minit.image.dump.program import obstacle
+from minit.podfiles.usersdirectory import is_of_user, program_directory
 from tests.support.forked import make_forks_cheap
+
+_PROJECT = Path(__file__).parents[2]
+
+
+@functools.cache
+def quick_words() -> list[str]:
+    """
+    Return the words of a command with a program of its own, to start; of an interpreter where none can be made.
+
+    The first worker or run that asks makes the program, of the checkout, for all.
+    """
+    if is_of_user() or obstacle() is not None:
+        return [sys.executable, "-m", "minit"]
+    directory = _PROJECT / "build/tests/command"
+    directory.mkdir(parents=True, exist_ok=True)
+    program = Path(f"{program_directory()}{directory}/minit")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = directory / "program"
+        if not is_current(made):
+            shutil.copy(_PROJECT / "bin/minit", directory)
+            shutil.copy(Path(sys.executable).with_name("minit-plain"), directory)
+            build_command(made)
+        shutil.copy(made, program)
+    return [f"{directory}/minit"]
+
+
+def without_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without variables for interpreters, with which no command starts from its program."""
+    return {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
 
 
 def forked_minit(

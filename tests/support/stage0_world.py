@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
-from tests.support.forkedcommand import forked_minit
+from tests.support.forkedcommand import forked_minit, quick_words, without_python
 from tests.support.usersession import own_runtime_directory, without_warning
 from tests.support.waiting import wait_for
 
@@ -229,6 +229,10 @@ class World:
         """Return the words that run minit on the data directory."""
         return [sys.executable, "-m", "minit", f"--dir={self.data}", *map(str, arguments)]
 
+    def quick_command(self, *arguments: object) -> list[str]:
+        """Return the words that run minit on the data directory without an interpreter's start."""
+        return [*quick_words(), f"--dir={self.data}", *map(str, arguments)]
+
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment that minit is called with."""
         own = {"PYTHONPATH": str(REPOSITORY), "STAGE1_DUMP": str(self.dump), **self._of_user}
@@ -324,8 +328,8 @@ class RunningPod:
         os.mkfifo(self._hold)
         uuid_file = world.root / "uuid"
         self.process = subprocess.Popen(
-            world.command(*command, f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments),
-            env=world.environment(),
+            world.quick_command(*command, f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments),
+            env=without_python(world.environment()),
             cwd=world.root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
