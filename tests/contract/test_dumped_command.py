@@ -49,6 +49,7 @@ from tests.ns.test_stage0_lifecycle import (
     test_waiting,
 )
 from tests.support.campaign import campaign, thinned
+from tests.support.forkedcommand import quick_words
 from tests.support.layers import Layout, layer
 from tests.support.processes import status_of
 from tests.support.stage0_world import REPOSITORY, World, image_id, worlds, write_stage1
@@ -219,8 +220,7 @@ def page_faults(program: Path) -> int:
 def test_it_copies_few_pages(work_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command's written memory lies together, and its process gets fewer pages than that of an untrained one."""
     # Both from the same modules: pages of a program depend on the paths in it, too.
-    together, scattered = work_directory / "together", work_directory / "scattered"
-    build_command(together)
+    together, scattered = Path(f"{program_directory()}{quick_words()[0]}"), work_directory / "scattered"
     monkeypatch.setattr("minit.image.dump.program.can_trace", lambda: False)
     build_command(scattered)
     assert page_faults(together) < 0.9 * page_faults(scattered)
