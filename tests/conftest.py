@@ -25,6 +25,7 @@ from minit.supervisor.kernelsettings import bring_up_loopback
 from tests.support.afterwards import Afterwards
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
+from tests.support.laterstage1 import write_later_stage1
 from tests.support.leftovers import Leftovers
 from tests.support.loopdevices import LoopDevice
 from tests.support.mountedroot import make_root_a_mount
@@ -232,6 +233,12 @@ def stage1_image(work_directory: Path) -> Path:
     if given := os.environ.get("MINIT_TEST_STAGE1"):
         return Path(given)
     return built_stage1(work_directory / "minit-stage1.aci", plain=False)
+
+
+@pytest.fixture(scope="session")
+def later_stage1(work_directory: Path, stage1_image: Path) -> Path:
+    """A later release of the stage1 image."""
+    return write_later_stage1(stage1_image, work_directory / "later-stage1.aci")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -39,12 +40,6 @@ FORMAT = "minit/stage1/state-format"
 CHANGES = ("rename", "renameat", "syncfs", "fsync", "clone", "poll", "rmdir")
 MEMFD_CREATE = {"x86_64": "319", "aarch64": "279"}[os.uname().machine]
 FAILED = "upgrade: failed to upgrade one or more pods\n"
-
-
-@pytest.fixture(scope="session")
-def later_stage1(work_directory: Path, stage1_image: Path) -> Path:
-    """A later release of the stage1 image."""
-    return write_later_stage1(stage1_image, work_directory / "later-stage1.aci")
 
 
 @pytest.fixture
@@ -471,6 +466,24 @@ def test_a_killed_upgrade(minit: Stage0, stage1_image: Path, later_stage1: Path,
     target, version = next(turns)
     upgraded(minit, target, uuid, before, version)
     assert len(files_of_upgrades(minit, uuid)) == left
+
+
+@pytest.mark.parametrize("call", [("fsync", 3), ("rename", 1), ("syncfs", 1)], ids=["record", "copy", "directories"])
+def test_a_full_disk(minit: Stage0, later_stage1: Path, tmp_path: Path, call: tuple[str, int]) -> None:
+    """Whatever cannot be written, nothing has happened to the pod, and nothing of the image is left there."""
+    rendered, uuid = run(minit, "rendered", "--net=none"), run(minit, "web", "--net=none")
+    upgraded(minit, later_stage1, rendered)
+    before = stage1_annotations(minit, uuid)
+    words = ("upgrade", "--quiet", f"--stage1-path={later_stage1}", uuid)
+    with tempfile.TemporaryFile() as log:
+        under = Faults(tmp_path, 1, alone=True).fault(log.fileno(), Call(LAUNCHER, *call), errno.ENOSPC)
+        process = minit.start(*words, under=under, pass_fds=(log.fileno(),), stderr=subprocess.PIPE)
+        errors = process.communicate(timeout=100)[1].decode()
+    assert process.returncode == 254
+    assert "no space left on device" in errors and errors.endswith(FAILED)
+    assert (files_of_upgrades(minit, uuid), stage1_annotations(minit, uuid)) == ([], before)
+    assert "pod.upgraded" not in events(minit, uuid)
+    upgraded(minit, later_stage1, uuid)
 
 
 def test_an_upgrade_that_was_killed_late(minit: Stage0, stage1_image: Path, later_stage1: Path, tmp_path: Path) -> None:

@@ -90,6 +90,13 @@ def replace_file(pod: Pod, name: str, data: bytes) -> None:
 
     An old file is replaced at once, and gives the mode.
     """
+    with replacement(pod, name, data):
+        pass
+
+
+@contextmanager
+def replacement(pod: Pod, name: str, data: bytes) -> Iterator[None]:
+    """Write a file as `replace_file` does; the file is in place after the with block, and gone if the block fails."""
     new = f"{name}.new"
     try:
         mode = stat.S_IMODE(os.stat(name, dir_fd=pod.fd, follow_symlinks=False).st_mode)
@@ -103,6 +110,7 @@ def replace_file(pod: Pod, name: str, data: bytes) -> None:
             file.write(data + b"\n")
             file.flush()
             os.fsync(fd)
+        yield
         os.rename(new, name, src_dir_fd=pod.fd, dst_dir_fd=pod.fd)
     except BaseException:
         with suppress(OSError):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.base import jsontext
@@ -30,7 +30,7 @@ from minit.stage0.files.durable import disk_errors, make_directory, remove_file
 from minit.stage0.files.locks import key_lock
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.mutablepods import manifest_lock, replace_file, require_controllable
+from minit.stage0.pods.mutablepods import manifest_lock, replace_file, replacement, require_controllable
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_stage1_tree_id, read_upgrade_tree_ids
 from minit.stage0.pods.privateusers import read_ids
@@ -121,13 +121,18 @@ def upgrade_pod(pod: Pod, trees: TreeStore, image: StoredImage, progress: Progre
             return None
         control = (image.manifest.annotation(paths.ANNOTATION_CONTROL) or "").lstrip("/")
         program = trees.path(tree_id) / "rootfs" / control
-        with _tree_kept(pod, trees, image, progress):
+        # Written before PID 1 is asked: on a full disk nothing happens.
+        with (
+            replacement(pod, paths.POD_STAGE1_MANIFEST, upgraded_manifest(present, image, tree_id)),
+            _tree_kept(pod, trees, image, progress),
+        ):
             _require_going_on(pod, program)
             with _files_placed(pod, trees, tree_id, progress):
                 progress("upgrading the pod", 0, None)
                 ask_by(program, pod, Upgrade())
-        replace_file(pod, paths.POD_STAGE1_MANIFEST, upgraded_manifest(present, image, tree_id))
-        _remove_earlier(pod)
+        # What stays goes with the next upgrade.
+        with suppress(OSError):
+            _remove_earlier(pod)
     return Versions(before=_version(present), after=_version(image.manifest))
 
 
@@ -157,10 +162,10 @@ def _ending(pod: Pod) -> PodError:
 def _tree_kept(pod: Pod, trees: TreeStore, image: StoredImage, progress: Progress) -> Iterator[None]:
     """Have the tree of an image stay as long as the pod, unless the with block fails."""
     before = read_upgrade_tree_ids(pod)
-    with key_lock(pod.data / "locks", "prepareLock", exclusive=False):
-        tree_id = trees.render(image.id, progress)
-        _write_tree_ids(pod, (*(each for each in before if each != tree_id), tree_id))
     try:
+        with key_lock(pod.data / "locks", "prepareLock", exclusive=False):
+            tree_id = trees.render(image.id, progress)
+            _write_tree_ids(pod, (*(each for each in before if each != tree_id), tree_id))
         yield
     except UnansweredError:
         raise
@@ -187,20 +192,22 @@ def _files_placed(pod: Pod, trees: TreeStore, tree_id: str, progress: Progress) 
     for left in place.parent.glob(f"*{_UNFINISHED}"):
         _remove(left)
     is_new = not place.exists()
-    if is_new:
-        progress("copying stage1", 0, None)
-        new = place.with_name(f"{place.name}{_UNFINISHED}")
-        copy_tree(tree, new, ids)
-        new.rename(place)
-    make_missing_directories(tree, root, _PROGRAMS, ids)
-    syscalls.syncfs(pod.fd)
+    new = place.with_name(f"{place.name}{_UNFINISHED}")
     try:
+        if is_new:
+            progress("copying stage1", 0, None)
+            copy_tree(tree, new, ids)
+            new.rename(place)
+        make_missing_directories(tree, root, _PROGRAMS, ids)
+        syscalls.syncfs(pod.fd)
         yield
     except UnansweredError:
         raise
     except (MinitError, OSError):
         if is_new:
-            _remove(place)
+            # A half removed copy never has the name of a whole one.
+            with suppress(OSError):
+                _remove(new if new.exists() else place)
         raise
 
 
