@@ -279,6 +279,15 @@ class _Checker:
             self._look_at = NEVER
         return True
 
+    @staticmethod
+    def _is_there() -> bool:
+        """Tell whether PID 1 answers; one that has ended, or is about to, needs no results."""
+        try:
+            ask_state()
+        except ControlError:
+            return False
+        return True
+
     def _forget(self, app: CheckedApp) -> None:
         for running in self._running[app.name].values():
             _give_up_check(running)
@@ -317,7 +326,8 @@ class _Checker:
         try:
             ask(NoteHealth(app=app.name, pid=app.pid, check=state.check.kind, healthy=good, text=text, action=action))
         except ControlError as error:
-            complain(f'stage1: health of app "{app.name}": {describe(error)}')
+            if self._is_there():
+                complain(f'stage1: health of app "{app.name}": {describe(error)}')
         if action != NONE:
             # The app is stopped now, or has another process soon.
             self._look_at = now
