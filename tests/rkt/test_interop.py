@@ -73,8 +73,9 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def state(command: Command, uuid: str) -> list[str]:
-    """Return what `status` prints, but for the times."""
-    return [line for line in command("status", uuid).splitlines() if not line.startswith(("created", "started"))]
+    """Return what `status` of either command prints, but for the times."""
+    lines = command("status", uuid).splitlines()
+    return [line for line in lines if not line.startswith(("created", "started", "version"))]
 
 
 @pytest.mark.parametrize(("maker_name", "runner_name", "flags"), _CASES if LONG else _CASES[:2])
