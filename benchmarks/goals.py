@@ -129,6 +129,14 @@ GOALS = (
         Goal(f"PID 1 anew, {count} apps", (reexecution.title(count), "minit, again"), limit, "ms")
         for count, limit in zip(reexecution.COUNTS, (6, 20, 60))
     ),
+    *(
+        Goal(
+            f"`minit upgrade`, {count} apps",
+            *((reexecution.upgrade_title(count), reexecution.UPGRADE), 3, "ms"),
+            (reexecution.upgrade_title(count), reexecution.START),
+        )
+        for count in reexecution.UPGRADED
+    ),
     Goal("stage1 image", ("stage1 image, gzip", "minit"), 8, "MB"),
 )
 

@@ -3,6 +3,9 @@ PID 1 that executes its program anew: processor time, pause for a client, and pr
 
 The processor time is that of PID 1 from the request until the supervisor serves again, the kernel's share of the exec
 included. The peer is a start of the same pod: its PID 1's processor time until the apps run.
+
+An upgrade is the whole command for a pod that has just started, with the copy of the files; the image is in the store,
+and unpacked. The peer is the whole command that has started the pod, `run --detach`, until the pod is ready.
 """
 
 from __future__ import annotations
@@ -12,20 +15,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.command import Command
 from benchmarks.memory import megabytes
 from benchmarks.table import Measure, compare
 from benchmarks.world import World, world
+from tests.support.laterstage1 import write_later_stage1
 from tests.support.pods import PodDirectory, app_section
 from tests.support.waiting import wait_for
 
 RUNS = 5
 COUNTS = (1, 20, 100)
+UPGRADED = (1, 20)
 PROCESSOR = "processor time of an execution of PID 1 anew"
+UPGRADE, START = "minit upgrade", "minit run --detach"
 
 
 def title(count: int) -> str:
     """Return the title of the table for so many apps."""
     return f"{PROCESSOR}, {count} apps"
+
+
+def upgrade_title(count: int) -> str:
+    """Return the title of the table of upgrades of pods of so many apps."""
+    return f"a pod of {count} apps gets another version"
+
+
+def memory_title(count: int) -> str:
+    """Return the title of the table of the memory of PID 1 with so many apps."""
+    return f"private memory of PID 1, {count} apps"
 
 
 def main() -> None:
@@ -44,7 +61,29 @@ def main() -> None:
                 compare(title(count), "ms", processor, RUNS)
                 compare(f"pause for a client, {count} apps", "ms", {"minit": lambda: reexecute(pod)[1]}, RUNS)  # noqa: B023
                 memory: dict[str, Measure | str] = {"before": lambda: before, "after one": lambda: after}  # noqa: B023
-                compare(f"private memory of PID 1, {count} apps", "MB", memory | {"after ten": lambda: private(pod)}, 1)  # noqa: B023
+                compare(memory_title(count), "MB", memory | {"after ten": lambda: private(pod)}, 1)  # noqa: B023
+        command = Command(bench)
+        later = write_later_stage1(bench.path / "stage1.aci", bench.path / "later.aci")
+        # Both images are in the store, and unpacked.
+        upgrade(command, later, 1)
+        for count in UPGRADED:
+            turns: dict[str, Measure | str] = {
+                UPGRADE: lambda: upgrade(command, later, count)[1],  # noqa: B023
+                START: lambda: upgrade(command, later, count)[0],  # noqa: B023
+            }
+            compare(upgrade_title(count), "ms", turns, RUNS)
+
+
+def upgrade(command: Command, later: Path, count: int) -> tuple[float, float]:
+    """Return the milliseconds of the start of a pod in the background, and of an upgrade of the pod."""
+    apps = [(command.image, f"--name=a{number}", "--exec=/bin/sleep", "--", "1000", "---") for number in range(count)]
+    began = time.monotonic_ns()
+    uuid = command.output("run", "--quiet", "--net=none", "--detach", *[word for app in apps for word in app]).strip()
+    started = time.monotonic_ns()
+    command.output("upgrade", "--quiet", f"--stage1-path={later}", uuid)
+    upgraded = time.monotonic_ns()
+    command.output("rm", "--force", uuid)
+    return (started - began) / 1e6, (upgraded - started) / 1e6
 
 
 @contextmanager
