@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.campaign import LONG
 from tests.support.commands import Stage0
 from tests.support.laterstage1 import VERSION
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
-from tests.support.processes import children_of, descriptors_of, named, status_of
+from tests.support.processes import children_of, descriptors_of, named, program_of, programs_of_readers, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.terminal import Terminal
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
@@ -287,18 +287,11 @@ def exchange(tmp_path: Path, stage1_image: Path, later_stage1: Path) -> Exchange
     return Exchange(Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image), later_stage1, stage1_image)
 
 
-def program_of(pid: int) -> tuple[int, int] | None:
-    """Return the file of a process's program, None if the process has ended."""
-    with suppress(FileNotFoundError):
-        found = os.stat(f"/proc/{pid}/exe")
-        return found.st_dev, found.st_ino
-    return None
-
-
-def runs(launcher: int, program: tuple[int, int] | None) -> bool:
-    """Tell whether a launcher and its helper of checks run a program."""
-    helpers = [program_of(pid) for pid in named(children_of(launcher), "minit-health")]
-    return program_of(launcher) == program and helpers == [program]
+def is_exchanged(launcher: int, supervisor: int) -> bool:
+    """Tell whether a launcher, its helper of checks, and what reads the apps' output run the program of PID 1."""
+    helpers = named(children_of(launcher), "minit-health")
+    programs = [program_of(pid) for pid in (launcher, *helpers)] + [*programs_of_readers(supervisor).values()]
+    return len(helpers) == 1 and {*programs} == {program_of(supervisor)}
 
 
 def kept_state(pod: PodDirectory) -> dict[str, object]:
@@ -352,7 +345,7 @@ def test_a_pod_of_twenty_apps(make_pod: MakePod, exchange: Exchange, tmp_path: P
         for _ in range(EXCHANGES):
             counts = [witness.count for witness in found]
             exchange(pod.data, pod.uuid)
-            wait_for(lambda: runs(process.pid, program_of(pod.pid)), "the launcher and the helper")
+            wait_for(lambda: is_exchanged(process.pid, pod.pid), "all processes of minit")
             go_on(found, counts)
         assert kept_state(pod) == before
     counting = [name for name in APPS if name.startswith(("restarted", "counting"))]
@@ -362,7 +355,7 @@ def test_a_pod_of_twenty_apps(make_pod: MakePod, exchange: Exchange, tmp_path: P
     used = []
     for _ in range(2):
         exchange(pod.data, pod.uuid)
-        wait_for(lambda: runs(process.pid, program_of(pod.pid)), "the launcher and the helper")
+        wait_for(lambda: is_exchanged(process.pid, pod.pid), "all processes of minit")
         used.append(resources(pod.pid, process.pid))
     for (descriptors, kilobytes), (descriptors_after, kilobytes_after) in zip(used[0], used[-1]):
         assert descriptors_after <= descriptors

@@ -26,7 +26,7 @@ from tests.support.faults import KILL, LAUNCHER, Call, Faults
 from tests.support.hostnet import left_by
 from tests.support.laterstage1 import MARK, VERSION, changed_manifest, write_later_stage1, write_manifest_alone
 from tests.support.pods import MakePod, shell
-from tests.support.processes import children_of, is_alive, status_of
+from tests.support.processes import children_of, is_alive, program_of, programs_of_readers, status_of
 from tests.support.stage0_world import write_stage1
 from tests.support.waiting import wait_for
 
@@ -141,19 +141,6 @@ def test_a_later_version(minit: Stage0, later_stage1: Path, flags: tuple[str, ..
     assert minit.call("rm", "web").returncode == 0
 
 
-def program_of(pid: int) -> tuple[int, int]:
-    """Return device and inode of the program that a process executes."""
-    status = os.stat(f"/proc/{pid}/exe")
-    return status.st_dev, status.st_ino
-
-
-def readers(supervisor: int) -> dict[int, tuple[int, int]]:
-    """Return the spawner and the sidecars of a pod with their programs."""
-    children = children_of(supervisor)
-    names = {child: status_of(child)["Name"] for child in children}
-    return {child: program_of(child) for child in children if names[child].startswith(("iottymux-", "minit-spawner"))}
-
-
 @pytest.mark.rootless
 @pytest.mark.parametrize("flags", [(), ("--private-users",)], ids=["", "private-users"])
 def test_readers_and_clients_of_an_upgraded_pod(minit: Stage0, later_stage1: Path, flags: tuple[str, ...]) -> None:
@@ -162,7 +149,7 @@ def test_readers_and_clients_of_an_upgraded_pod(minit: Stage0, later_stage1: Pat
     uuid = run(minit, "web", "--net=none", "--stdin=stream", "--stdout=stream", *flags, script=echo)
     supervisor = int((pod_directory(minit, uuid) / "pid").read_text())
     directory = pod_directory(minit, uuid) / "stage1/rootfs/rkt/iottymux/busybox"
-    before = readers(supervisor)
+    before = programs_of_readers(supervisor)
     with (
         connect(directory, "sock-stdin") as stdin,
         connect(directory, "sock-stdout") as stdout,
@@ -182,7 +169,7 @@ def test_readers_and_clients_of_an_upgraded_pod(minit: Stage0, later_stage1: Pat
         assert waiting.receive() == {"event": "stdin-given"}
         waiting.streams["stdin"].sendall(b"last\n")
         assert read_until(waiting.streams["stdout"], b"101 last\n") == expected + b"101 last\n"
-    after = readers(supervisor)
+    after = programs_of_readers(supervisor)
     assert len(after) == len(before)
     assert {*after.values()} == {program_of(supervisor)} != {*before.values()}
     assert "sidecar.lost" not in events(minit, uuid)

@@ -56,6 +56,24 @@ def named(pids: Iterable[int], *names: str) -> list[int]:
     return found
 
 
+def program_of(pid: int) -> tuple[int, int] | None:
+    """Return device and inode of the program of a process, None if the process has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        status = os.stat(f"/proc/{pid}/exe")
+        return status.st_dev, status.st_ino
+    return None
+
+
+def programs_of_readers(supervisor: int) -> dict[int, tuple[int, int] | None]:
+    """Return the programs of the spawner and the sidecars of a pod."""
+    found = {}
+    for pid in children_of(supervisor):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if status_of(pid)["Name"].startswith(("iottymux-", "minit-spawner")):
+                found[pid] = program_of(pid)
+    return found
+
+
 def namespace_of(pid: int | str, kind: str) -> str:
     """Return the identity of a namespace of a process."""
     return os.readlink(f"/proc/{pid}/ns/{kind}")
