@@ -284,8 +284,9 @@ def test_a_program_that_has_changed(kept: Installed) -> None:
         kept.program.write_bytes(content[:at] + other + content[at + len(other) :])
         kept.program.chmod(0o755)
         result = kept.call("version")
-        line = rf"minit: ended by signal \d+\nminit: {kept.program} was damaged, and is removed\n"
-        has_faulted = re.match(line, result.stderr) is not None
+        # The C library has a line of its own for a damaged stack.
+        first = r"(\*\*\* .+ \*\*\*: terminated\n)?minit: ended by signal \d+\n"
+        has_faulted = re.match(f"{first}minit: {kept.program} was damaged, and is removed\n", result.stderr) is not None
         told += has_faulted
         assert has_faulted or result.returncode >= 0, (at, result)
         assert not (has_faulted and kept.program.exists()), at
