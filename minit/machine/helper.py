@@ -165,7 +165,7 @@ class Helper:
 
     def _start_again(self, namespace: int | None) -> None:
         self.link.close()
-        self._restarts.begin()
+        self._restarts.begin(by_itself=True)
         try:
             self._start(namespace, is_first=False)
         except OSError as error:

@@ -80,7 +80,7 @@ def delays(policy: RestartPolicy, *ends: tuple[bool, float]) -> list[float | Non
         found.append(restarts.delay_seconds)
         if restarts.delay_seconds is None:
             break
-        restarts.begin()
+        restarts.begin(by_itself=True)
     return found
 
 
@@ -113,6 +113,18 @@ def test_whatever_happens_the_policy_is_kept(policy: RestartPolicy, ends: list[t
             return
         shortest = min(policy.delay_seconds, policy.max_delay_seconds)
         assert shortest <= restarts.delay_seconds <= policy.max_delay_seconds
-        restarts.begin()
+        restarts.begin(by_itself=True)
         in_a_row += 1
         assert restarts.count == index + 1
+
+
+def test_a_start_noted_twice() -> None:
+    """An error right after a start was noted has the start noted once more: that is one start, as is the row."""
+    restarts = Restarts(RestartPolicy(condition=ALWAYS))
+    for _ in range(2):
+        restarts.end(failed=True, ran_seconds=0.0)
+        for _ in range(2):
+            restarts.begin(by_itself=True)
+    assert (restarts.count, restarts.in_a_row) == (2, 2)
+    restarts.begin(by_itself=False)
+    assert (restarts.count, restarts.in_a_row) == (2, 0)

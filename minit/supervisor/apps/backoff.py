@@ -42,14 +42,16 @@ class Restarts(Carried):
         doubled = self.policy.delay_seconds * 2.0 ** min(self.in_a_row, 64)
         self.delay_seconds = min(doubled, self.policy.max_delay_seconds)
 
-    def begin(self) -> None:
-        """Note that the app is being started again; by somebody else, it is as good as new."""
-        if self.delay_seconds is None:
+    def begin(self, *, by_itself: bool) -> None:
+        """
+        Note that the app is being started again; by somebody else, it is as good as new.
+
+        Noted twice, after an error, it is one start.
+        """
+        if not by_itself:
             self.in_a_row = 0
-            return
-        self.delay_seconds = None
-        self.count += 1
-        self.in_a_row += 1
+        elif self.delay_seconds is not None:
+            self.delay_seconds, self.count, self.in_a_row = None, self.count + 1, self.in_a_row + 1
 
     def cancel(self) -> None:
         """Have no restart follow the last end."""

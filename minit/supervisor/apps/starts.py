@@ -154,9 +154,12 @@ class Starts:
         else:
             self._context.handle(app, Event.BUILD_FAILED)
 
-    def spawn_again(self, app: App, *, by_itself: bool = False) -> None:
+    def spawn_again(self, app: App) -> None:
         """Fork the process of an app once more, in the same root."""
-        app.begin_again(by_itself=by_itself)
+        app.begin_again(by_itself=app.is_restarting)
+        if app.restarts is not None:
+            # The new run has the last one only if nobody has asked for the start.
+            app.restarts.begin(by_itself=app.run.last is not None)
         app.run.oom_kills = app.group.memory.oom_kills()
         try:
             self._context.records.unmark_log_end(app)
@@ -194,10 +197,7 @@ class Starts:
         if app.run.pid is not None and app.run.reaped is None and app.run.end is None:
             return  # it was forked before an error
         self._context.records.forget_end(app)
-        by_itself = app.is_restarting
-        if app.restarts is not None:
-            app.restarts.begin()
-        self.spawn_again(app, by_itself=by_itself)
+        self.spawn_again(app)
 
     def run_pre_start(self, app: App) -> None:
         """Run the pre-start handler of a prepared app."""
