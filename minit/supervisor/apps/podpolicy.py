@@ -96,8 +96,13 @@ class PodPolicy(Carried):
     def mark_ready(self) -> None:
         """Say that the pod is ready, unless the pod has been ready or is ending."""
         if not self.ready and self.exit_code is None:
-            os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
-            self.ready = True
+            try:
+                # Both at once: an error between leaves a mark that nobody removes.
+                self.ready = os.symlink(paths.READY_TARGET, paths.STAGE1_READY) is None  # type: ignore[func-returns-value]
+            except FileExistsError:
+                if not os.path.islink(paths.STAGE1_READY):
+                    raise
+                self.ready = True
             self._journal.event(PodEvent.POD_READY)
             self._tell_host({"ready": True})
 
