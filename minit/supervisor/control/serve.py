@@ -179,8 +179,6 @@ async def serve_until_finished(supervisor: Supervisor, clients: Clients) -> None
         # A client's request may set a deadline earlier than the one that is waited for.
         nursery.start_soon(_serve_control, supervisor, clients, lambda: waiting.cancel())
         while not (supervisor.pod.finished or supervisor.is_to_execute):
-            if supervisor.defect is not None:
-                raise supervisor.defect
             if not supervisor.journal.events.flush():
                 supervisor.context.retry_soon()
             deadline = supervisor.next_deadline()
@@ -188,6 +186,9 @@ async def serve_until_finished(supervisor: Supervisor, clients: Clients) -> None
             waiting = trio.CancelScope(deadline=trio.current_time() + wait_seconds)
             with waiting:
                 await trio.lowlevel.wait_readable(supervisor.event_fd)
+            if supervisor.defect is not None:
+                # Before a turn, which forgets for which app there was work.
+                raise supervisor.defect
             supervisor.turn()
         nursery.cancel_scope.cancel()
     if supervisor.pod.finished:
@@ -271,6 +272,9 @@ class _Server:
                 return
             while client.pending is None:
                 await trio.lowlevel.wait_readable(client.socket)
+                if self._supervisor.defect is not None:
+                    # The next program reads on.
+                    await trio.sleep_forever()
                 data, descriptors = _receive(client.socket)
                 if data == b"":
                     return
