@@ -13,6 +13,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
 from minit.base.harmless import harmless
@@ -42,6 +43,7 @@ from minit.supervisor.exec.socketactivation import open_sockets
 from minit.supervisor.execution import FirstProcess, go_on, make_supervisor, resume_first_process, settle
 from minit.supervisor.journal import Journal
 from minit.supervisor.kernelsettings import bring_up_loopback, write_sysctls
+from minit.supervisor.lastloop import end_without_objects
 from minit.supervisor.launcherlink import LauncherLink, Outside
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
@@ -132,7 +134,14 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
 
 def resume_supervisor(memory: int) -> int:
     """Be PID 1 of the pod in a program that PID 1 has executed, with the state at a descriptor; returns the code."""
-    process = resume_first_process(memory)
+    try:
+        process = resume_first_process(memory)
+    except Exception as error:
+        if has_way_back():
+            raise
+        with suppress(Exception):
+            end_without_objects(memory, describe(error))
+        return EXIT_FAILURE
     try:
         try:
             make_supervisor(process)

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import minit
 from minit.base.carried import Carried, CarriedCodec, Descriptor
-from minit.base.errors import LaunchError, MinitError, Step, describe
+from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe
 from minit.base.value import Value
 from minit.linux.attributes import Attributes
 from minit.linux.forks import PID_1, take_name
@@ -188,18 +188,20 @@ class FirstProcess(Carried):
         """Go on after an error by a new program; if there can be none, stop the pod in this one."""
         with suppress(Exception):
             self.hold(self.supervisor)
-        text = self._note_failure(error, self.supervisor.journal)
+        journal = self.supervisor.journal
         if not isinstance(self.link, LauncherLink):
             # The machine is about to be started again.
+            self._note_failure(error, journal)
             raise error
-        if len(self.failures) > _MOST_SOON:
-            self.stop_pod(f"{text}: the third within a second", self.supervisor.journal)
-            return
-        complain_at_once(f"stage1: {text}: PID 1 goes on")
         try:
-            self._execute(reserve)
+            text = self._note_failure(error, journal)
+            why = f"{text}: the third within a second"
+            if len(self.failures) <= _MOST_SOON:
+                complain_at_once(f"stage1: {text}: PID 1 goes on")
+                self._execute(reserve)
         except Exception as reason:
-            self.stop_pod(f"PID 1 cannot begin anew: {describe(reason)}", self.supervisor.journal)
+            why = f"PID 1 cannot begin anew: {describe(reason)}"
+        self.stop_pod(why, journal)
 
     def give_up(self, error: Exception) -> None:
         """Stop the pod after an error in a new program that has no supervisor yet."""
@@ -238,26 +240,34 @@ class FirstProcess(Carried):
 
     def stop_pod(self, why: str, journal: Journal) -> None:
         """Stop all apps without the supervisor, for the reason `why`, and return when nothing of the pod is left."""
-        complain_at_once(f"stage1: {why}: the pod is stopped")
+        with suppress(Exception):
+            complain_at_once(f"stage1: {why}: the pod is stopped")
         with suppress(Exception):
             self.limits.hold()
         # Nobody waits for an answer.
         for link in (self.control, *(client.socket for client in self.clients.present)):
             with suppress(OSError):
                 link.close()
+        loop: LastLoop | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                loop = loop or self._last_loop(journal)
+                loop.run(self.supervisor.dead, self.supervisor.sent)
+                return
+            except Exception as error:
+                with suppress(Exception):
+                    complain_at_once(f"stage1: stop the pod: {type(error).__name__}: {error}")
+        # What is left is killed with PID 1.
+        self.pod.exit_code = self.pod.exit_code or EXIT_FAILURE
+
+    def _last_loop(self, journal: Journal) -> LastLoop:
         app, _ = self.returned()
         if app is not None and app.run.end is None:
             app.run.failure = _RETURNED
         filter = self.supervisor.sidecars.filter if self.filter_file is None else read_memory_file(self.filter_file)
-        loop = LastLoop(
+        return LastLoop(
             self.traits, self.apps, self.pod, self.sidecars, filter, self.link, self.launcher, self.signals, journal
         )
-        for _ in range(_ATTEMPTS):
-            try:
-                loop.run(self.supervisor.dead, self.supervisor.sent)
-                return
-            except Exception as error:
-                complain_at_once(f"stage1: stop the pod: {type(error).__name__}: {error}")
 
     def _execute(self, reserve: Reserve, offer: Offer | None = None) -> NoReturn:
         """

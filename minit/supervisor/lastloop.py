@@ -7,17 +7,19 @@ one step for one app: the other apps, and the later steps, go on.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from minit.base.errors import EXIT_FAILURE
 from minit.linux.loop import Loop, wait_readable
-from minit.linux.messages import Socket, receive_message, reserve_memory_file
+from minit.linux.messages import Socket, read_memory_file, receive_message, reserve_memory_file
 from minit.linux.stdio import complain_at_once
 from minit.linux.syscalls import read_sent_signals
 from minit.plan.podplan import PodTraits
@@ -35,7 +37,7 @@ from minit.supervisor.apps.lifecycle import RESTING, Action, State
 from minit.supervisor.apps.outputs import DRAIN_STALL_SECONDS, fails_by_loss
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER, BY_SIGNAL, PodPolicy
-from minit.supervisor.apps.processes import KILL_WAIT_SECONDS, describe_processes, kill_process
+from minit.supervisor.apps.processes import KILL_WAIT_SECONDS, ask_to_end, describe_processes, kill_process
 from minit.supervisor.apps.starts import failure_of
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink, tell_seconds
@@ -44,6 +46,7 @@ from minit.supervisor.supervisor import HALT_SIGNALS
 
 # The ends of sidecars and of other processes of an app come without a signal.
 _TICK_SECONDS = 0.1
+_PAUSE_SECONDS = 0.01
 # A MiB for an arena of the interpreter's objects (Objects/obmalloc.c), and the rest for larger ones.
 _RESERVE_BYTES = 2 << 20
 _STATE = "state"
@@ -251,14 +254,16 @@ class LastLoop:
         run, now = app.run, time.monotonic()
         if app.name in self._asked or app.name not in self._patience:
             return
-        is_executed = run.reached >= EXECUTED and Action.EXECUTE not in app.due
-        if self._pod.forced or not is_executed or app.is_killed:
+        if self._pod.forced or run.reached < EXECUTED or app.is_killed:
             self._patience[app.name] = now
         elif app.state == State.POST_STOP or (app.state in _STOPPED and Action.TERMINATE not in app.due):
             if run.deadline is not None:
                 self._patience[app.name] = run.deadline
         else:
-            app.group.signal(app.spec.life.stop_signal if run.end is None else signal.SIGTERM, signal.SIGCONT)
+            if Action.EXECUTE in app.due and run.report is not None:
+                # Nobody knows whether the process has been told. If not, the end of the words ends the process.
+                run.report.shutdown(socket.SHUT_WR)
+            ask_to_end(app)
         self._asked.add(app.name)
 
     def _unmark(self) -> None:
@@ -409,6 +414,33 @@ class LastLoop:
             app.lost_bytes = (app.lost_bytes or 0) + size_bytes
             if app.run.end is not None and app.run.end.status is not None:
                 self._unwritten[name] = app
+
+
+def end_without_objects(memory: int, why: str) -> None:
+    """
+    Kill the apps of a pod whose state, in a file in memory, this program cannot turn into objects, and say `why`.
+
+    The ends are recorded, and the output is waited for, as far as the state tells of processes.
+    """
+    complain_at_once(f"stage1: PID 1 cannot go on: {why}: all apps are killed")
+    objects = [fields for _, fields in json.loads(read_memory_file(memory))["objects"]]
+    apps = [(fields["name"], objects[fields["run"]]) for fields in objects if "run" in fields and "name" in fields]
+    by_pid = {run["pid"]: name for name, run in apps if run["pid"] and run["reaped"] is None and run["end"] is None}
+    sidecars = [fields["sidecar"] for fields in objects if fields.get("sidecar") is not None]
+    for pid in by_pid:
+        # Not reaped, so nobody else has the number.
+        os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + KILL_WAIT_SECONDS
+    dead: list[tuple[int, int]] = []
+    while len(dead) < len(by_pid) and time.monotonic() < until:
+        reap({*by_pid}, dead)
+        time.sleep(_PAUSE_SECONDS)
+    for pid, number in dead:
+        with suppress(OSError):
+            record_exit(by_pid[pid], from_wait_status(number).number())
+    until = time.monotonic() + DRAIN_STALL_SECONDS
+    while sidecars and (left_seconds := until - time.monotonic()) > 0:
+        sidecars = [pidfd for pidfd in sidecars if pidfd not in wait_readable(sidecars, left_seconds)]
 
 
 class Reserve:

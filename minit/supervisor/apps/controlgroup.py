@@ -148,12 +148,17 @@ class Group(Carried):
                 raise
             return None
 
-    def signal(self, *numbers: int) -> None:
-        """Send the signals in order to each process of the group, and thaw the group, or the signals would wait."""
-        pids = self.processes()
-        while pids:
-            pids = self._signal_first(pids, numbers)
+    def signal(self, *numbers: int) -> list[int]:
+        """
+        Send the signals in order to each process of the group, and thaw the group, or the signals would wait.
+
+        Returns the pids.
+        """
+        left = pids = self.processes()
+        while left:
+            left = self._signal_first(left, numbers)
         self.thaw()
+        return pids
 
     def _signal_first(self, pids: list[int], numbers: tuple[int, ...]) -> list[int]:
         """Send the signals to as many of the processes as can be held by descriptors, and return the others."""

@@ -7,6 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from minit.linux.loop import Loop
 from minit.linux.process import wait_channel
@@ -39,8 +40,7 @@ class Processes:
         arm_grace(app)
         if app.run.end is None and app.run.grace_ends_at is not None:
             app.run.deadline = max(app.run.grace_ends_at, time.monotonic() + _LEAST_STOP_SECONDS)
-        # Children of a dead main process may not know the app's own signal.
-        app.group.signal(app.spec.life.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
+        ask_to_end(app)
 
     def kill(self, app: App) -> None:
         """Kill all of an app, the handler too."""
@@ -98,6 +98,18 @@ class Processes:
 def arm_grace(app: App) -> None:
     """Give an app, or a handler, time to end by itself."""
     app.run.deadline = time.monotonic() + app.run.grace_seconds
+
+
+def ask_to_end(app: App) -> None:
+    """Send all of an app the signal to stop, and the main process also where somebody on the host has moved it."""
+    run = app.run
+    # Children of a dead main process may not know the app's own signal.
+    numbers = app.spec.life.stop_signal if run.end is None else signal.SIGTERM, signal.SIGCONT
+    told = app.group.signal(*numbers)
+    if run.end is None and run.pidfd is not None and run.pid not in told:
+        with suppress(ProcessLookupError):
+            for number in numbers:
+                pidfd_send_signal(run.pidfd, number)
 
 
 def describe_processes(app: App, but: int | None = None) -> str:
