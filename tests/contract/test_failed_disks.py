@@ -12,6 +12,7 @@ import trio
 from minit.cri.api import cri_pb2 as api
 from minit.podfiles import paths
 from tests.contract.test_cri_failures import status_of
+from tests.contract.test_reexecution import in_new_program, make_errors, reexecute
 from tests.contract.test_restarts import restarting
 from tests.support.commands import Stage0
 from tests.support.crinode import Daemon, container_config
@@ -61,6 +62,10 @@ def test_a_disk_that_is_repaired(make_pod: MakePod, kind: str, tmp_path: Path) -
         wait_for(lambda: kind == "full" or ("ends", "log.end-unmarked") in told(log), "the end of the log")
         if kind != "broken":
             pod.wait_file("again", "/tmp/up")
+        # What is unwritten is in the state, and an error makes no difference.
+        reexecute(pod)
+        with in_new_program(pod):
+            make_errors(pod, process.pid)
         assert pod.status("ends") is None
         assert pod.ask({"op": "ping"})["ok"]
     pod.wait_event("app.end-written", "ends")

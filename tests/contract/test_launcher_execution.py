@@ -22,6 +22,7 @@ from tests.contract.test_health import annotated, is_healthy
 from tests.contract.test_reexecution import other_tree
 from tests.contract.test_terminal import launcher_of, sized_console
 from tests.support.campaign import campaign
+from tests.support.faults import mistaken
 from tests.support.loopdevices import LoopDevice, needs_loop_devices
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
 from tests.support.processes import children_of, descriptors_of, is_alive, named, status_of
@@ -130,12 +131,9 @@ def test_a_version_that_fails_as_the_launcher(make_pod: MakePod, mistake: str) -
     process = pod.start()
     pod.wait_ready()
     before = lasting_state(process.pid)
-    words = ["strace", "-qq", "-e", f"inject={mistake}", "-p", str(process.pid)]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
-        wait_for(lambda: status_of(process.pid)["TracerPid"] == str(tracer.pid), "the tracer")
+    with mistaken(process.pid, mistake):
         # A program that fails does not show the words.
         upgrade(pod, process.pid)
-        tracer.terminate()
     assert lasting_state(process.pid) == before
     upgrade(pod, process.pid)
     assert lasting_state(process.pid) == before

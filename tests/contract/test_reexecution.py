@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from minit.stage0.reports.podtraces import count_errors
 from tests.contract.test_attach import lines_through
 from tests.support.attach import APP
 from tests.support.campaign import campaign
+from tests.support.faults import mistaken
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import copy_descriptor, descriptors_of, status_of
 from tests.support.sandbox import Sandbox
@@ -107,10 +107,10 @@ def deny_readiness(pod: PodDirectory) -> None:
     (pod.stage1 / "rkt/supervisor-status").mkdir()
 
 
-def deny_memory(pod: PodDirectory) -> None:
+def deny_memory(pod: PodDirectory, limit: int) -> None:
     """Let PID 1 have no more memory, for good in a user namespace: a hard limit is the host's."""
-    _, hard = resource.prlimit(pod.pid, resource.RLIMIT_AS)
-    resource.prlimit(pod.pid, resource.RLIMIT_AS, (1 << 20, hard if pod.private_users is None else 1 << 20))
+    _, hard = resource.prlimit(pod.pid, limit)
+    resource.prlimit(pod.pid, limit, (1 << 20, hard if pod.private_users is None else 1 << 20))
 
 
 def lasting_state(pod: PodDirectory) -> object:
@@ -347,11 +347,8 @@ def test_a_version_that_fails_as_pid_1(make_pod: MakePod, stage1_tree: Path, mis
     pod.wait_ready()
     reexecute(pod)
     before, status = pod.ask({"op": "state"}), lasting_state(pod)
-    words = ["strace", "-qq", "-e", f"inject={mistake}", "-p", str(pod.pid)]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
-        wait_for(lambda: status_of(pod.pid)["TracerPid"] == str(tracer.pid), "the tracer")
+    with mistaken(pod.pid, mistake):
         answer = upgrade(pod, stage1_tree)
-        tracer.terminate()
     assert answer == {"ok": False, "error": "the new program has failed, and PID 1 goes on in the old program"}
     assert (pod.ask({"op": "state"}), lasting_state(pod)) == (before, status)
     assert not any(event["event"] == "pod.upgraded" for event in pod.events())
@@ -465,7 +462,8 @@ def test_an_error_that_comes_back(make_pod: MakePod) -> None:
 
 
 @pytest.mark.private_users
-def test_an_error_without_memory(make_pod: MakePod) -> None:
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_an_error_without_memory(make_pod: MakePod, limit: int) -> None:
     """
     PID 1 takes a limit of memory back and goes on in a new program.
 
@@ -475,7 +473,7 @@ def test_an_error_without_memory(make_pod: MakePod) -> None:
     process = pod.start()
     pod.wait_ready()
     wait_for(lambda: written(pod, "a"), "the trap")
-    deny_memory(pod)
+    deny_memory(pod, limit)
     make_errors(pod, process.pid)
     if pod.private_users is None:
         wait_for(lambda: resumed(pod), "the new program")

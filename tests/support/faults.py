@@ -1,8 +1,8 @@
 """
 Faults at chosen system calls of a pod's processes: an error in place of the call, SIGKILL, or no return from it.
 
-faults.c says why not strace. A start makes the same calls in the same order nearly every time, so a recorded call is
-met again in the next start.
+faults.c says why not strace, but for calls of a running process that go wrong by their names. A start makes the same
+calls in the same order nearly every time, so a recorded call is met again in the next start.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.processes import status_of
+from tests.support.waiting import wait_for
 
 SOURCE = Path(__file__).with_name("faults.c")
 
@@ -103,3 +107,15 @@ class Roles:
         self.handlers = sorted({call.who for call in calls if call.name == "setns"} & below)
         [self.spawner] = {call.who for call in calls if call.name == "clone3"} & below
         self.sidecars = sorted({call.who for call in calls if call.who.rpartition(".")[0] == self.spawner})
+
+
+@contextmanager
+def mistaken(pid: int, mistake: str) -> Iterator[None]:
+    """Have calls of a running process go wrong in the block, by the words of strace(1) behind `inject=`."""
+    words = ["strace", "-qq", "-e", f"inject={mistake}", "-p", str(pid)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
+        try:
+            wait_for(lambda: status_of(pid)["TracerPid"] == str(tracer.pid), "the tracer")
+            yield
+        finally:
+            tracer.terminate()

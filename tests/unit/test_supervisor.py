@@ -266,11 +266,15 @@ def prepare(report: Socket) -> None:
     send_message(report, {"prepared": []}, [NAMESPACE])
 
 
+# What a process ends with that is not told to execute.
+NOT_TOLD = 78
+
+
 def execute(report: Socket) -> None:
     """Prepare, wait for "go" and close the socket, which is what execve(2) does."""
     prepare(report)
     if report.recv(16) != b"go":
-        os._exit(78)
+        os._exit(NOT_TOLD)
     report.close()
 
 
