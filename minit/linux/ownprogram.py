@@ -49,7 +49,7 @@ class Program(Value):
     """
     A program: a descriptor of the file, the arguments before `-c`, and the mount with the interpreter's modules.
 
-    `image` is None for a program with everything in it.
+    `image` is None for a program with everything in it, which needs no mount.
     """
 
     file: Descriptor
@@ -74,11 +74,12 @@ class Program(Value):
             os.close(fd)
 
 
-def find_program(image: int | None) -> Program | None:
+def find_program(image: int | None, *, keeps_image: bool = False) -> Program | None:
     """
     Return the program of this process, whose interpreter was started from the mount `image`.
 
-    None if the program cannot be executed once more, as in a test.
+    None if the program cannot be executed once more, as in a test. With `keeps_image` a dumped program has the mount
+    as well.
     """
     program, *options = sys.orig_argv or [""]
     try:
@@ -86,8 +87,8 @@ def find_program(image: int | None) -> Program | None:
     except FileNotFoundError:
         return None
     if not options or not options[0].startswith("-"):
-        # Dumped. The name must not be that of a descriptor, from which minit.launcher.ownimage would find the image.
-        return Program(file=file, arguments=(_NAME,))
+        # Dumped. minit.launcher.ownimage finds the mount by the name, so without the mount the name must be another.
+        return Program(file=file, arguments=(program if keeps_image else _NAME,), image=image if keeps_image else None)
     if image is None or "-c" not in options:
         os.close(file)
         return None

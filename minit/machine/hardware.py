@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import describe
 from minit.linux.stdio import complain_at_once
 from minit.manifest.machineconfig import Watchdog
@@ -34,8 +35,13 @@ _EVENT_BYTES = 24
 _READ_BYTES = 64 * _EVENT_BYTES
 
 
-class Feeder:
+class Feeder(Carried):
     """An open watchdog; after opening it, or finding it open, PID 1 has to feed it."""
+
+    fd: Descriptor
+    next_meal: float
+    _period_seconds: float
+    _refuses: bool
 
     def __init__(self, watchdog: Watchdog) -> None:
         self.fd = _take_over(watchdog.device)

@@ -14,7 +14,10 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import LaunchError, MinitError, describe
 from minit.base.jsontext import dump
 from minit.launcher.cgroups import write_group_file
@@ -25,7 +28,6 @@ from minit.linux.messages import Socket, receive_message, send_message, socket_p
 from minit.linux.process import set_oom_score
 from minit.linux.stdio import complain_at_once
 from minit.machine.duties import do_duties
-from minit.machine.hardware import POWER_BUTTON
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
 from minit.machine.requests import EndRequests
@@ -49,19 +51,42 @@ _RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.
 _OOM_SCORE = -900
 
 
-class Helper:
+class _Due(Enum):
+    """What is to be done for the helper next."""
+
+    ASK = "ask"
+    KILL = "kill"
+    GIVE_UP = "give up"
+    START = "start"
+
+
+class Helper(Carried):
     """
     PID 1's side of the helper, and of its successors.
 
-    `image` is a descriptor of the stage1 root. `link` is the socket to the helper while it `is_there`. At `deadline`,
-    of the monotonic clock, `turn` has something to do. Whether the machine's version is `on_trial` is known soon after
-    the beginning.
+    `image` is a descriptor of the stage1 root. `link` is the socket to the helper while it `is_there`, and `event` the
+    event of the last message, until somebody has acted. At `deadline`, of the monotonic clock, `turn` has something to
+    do. Whether the machine's version is `on_trial` is known soon after the beginning.
     """
+
+    link: Socket
+    is_there: bool
+    event: str | None
+    deadline: float
+    on_trial: bool
+    _config: MachineConfig
+    _image: Descriptor | None
+    _restarts: Restarts
+    _process: Descriptor | None
+    _reason: str
+    _begun: float
+    _due: _Due
 
     def __init__(self, config: MachineConfig, image: int | None) -> None:
         """Start the first helper, which prepares the machine; OSError if that fails."""
         self._config = config
         self.on_trial = False
+        self.event = None
         self._image = image
         self._restarts = Restarts(_RESTARTS)
         self._start(None, is_first=True)
@@ -113,27 +138,25 @@ class Helper:
             pass  # it is gone, and the next boot knows no reason
 
     def descriptors(self) -> list[int]:
-        """Return the descriptors for PID 1 beside the link."""
-        return [] if self._process is None else [self._process]
+        """Return the descriptors for PID 1."""
+        return [self.link.fileno(), *([] if self._process is None else [self._process])]
 
-    def hear(self) -> object:
+    def hear(self) -> str | None:
         """Take a message of the helper, or its end; return the event, None without an event."""
         message, _ = receive_message(self.link)
         if message is None:
             self._end()
             return None
+        self.event = str(message["event"]) if "event" in message else None
         # Any message shows that the helper does not hang.
         self._ask_later()
         if "failed" in message:
             complain_at_once(f"minit: {message['failed']}")
-        return message.get("event")
+        return self.event
 
-    def take_press(self) -> bool:
-        """Take messages from the time without a supervisor; return whether the power button was pressed."""
-        while self.is_there and wait_readable([self.link.fileno()], 0):
-            if self.hear() == POWER_BUTTON:
-                return True
-        return False
+    def has_spoken(self) -> bool:
+        """Tell whether there is a message of the helper, or its end."""
+        return self.is_there and bool(wait_readable([self.link.fileno()], 0))
 
     def turn(self, namespace: int | None) -> None:
         """
@@ -141,14 +164,22 @@ class Helper:
 
         `namespace` is a descriptor of the machine's mounts if PID 1 has left them.
         """
-        if time.monotonic() >= self.deadline:
-            self._due(namespace)
+        if time.monotonic() < self.deadline:
+            return
+        if self._due == _Due.START:
+            self._start_again(namespace)
+        elif self._due == _Due.ASK:
+            self._ask()
+        elif self._due == _Due.KILL:
+            self._kill()
+        else:
+            self._end()
 
     def _start(self, namespace: int | None, *, is_first: bool) -> None:
         config, image = self._config, self._image
         self.link, theirs = socket_pair()
         self.is_there = True
-        self._process: int | None = None
+        self._process = None
         self._reason = "has ended"
         try:
             pid = fork(
@@ -173,40 +204,36 @@ class Helper:
             self._end()
 
     def _ask_later(self) -> None:
-        self._set(_PERIOD_SECONDS, self._ask)
+        self._set(_PERIOD_SECONDS, _Due.ASK)
 
-    def _ask(self, _: int | None) -> None:
+    def _ask(self) -> None:
         try:
             # The socket of a hanging helper may be full.
             self.link.send(dump({"ask": True}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError:
             pass
-        self._set(_ANSWER_SECONDS, self._kill)
+        self._set(_ANSWER_SECONDS, _Due.KILL)
 
-    def _kill(self, _: int | None) -> None:
-        assert self._process is not None
+    def _kill(self) -> None:
         self._reason = "hangs"
-        try:
-            syscalls.pidfd_send_signal(self._process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._set(_KILL_SECONDS, lambda _: self._end())
+        with suppress(ProcessLookupError):
+            if self._process is not None:
+                syscalls.pidfd_send_signal(self._process, signal.SIGKILL)
+        self._set(_KILL_SECONDS, _Due.GIVE_UP)
 
     def _end(self) -> None:
         """Note the end of the helper; the apps go on, with its mounts and links."""
-        self.is_there = False
-        if self._process is not None:
-            os.close(self._process)
-            self._process = None
         self._restarts.end(failed=True, ran_seconds=time.monotonic() - self._begun)
         delay_seconds = self._restarts.delay_seconds
         assert delay_seconds is not None
-        self._set(delay_seconds, self._start_again)
+        self._set(delay_seconds, _Due.START)
+        # Not before: an error leaves a helper whose end is still to be noted.
+        self.is_there = False
+        self.close_fields("_process")
         complain_at_once(f"minit: the machine's helper {self._reason}: another one starts in {delay_seconds:g} s")
 
-    def _set(self, seconds: float, due: Callable[[int | None], None]) -> None:
-        self.deadline = time.monotonic() + seconds
-        self._due = due
+    def _set(self, seconds: float, due: _Due) -> None:
+        self.deadline, self._due = time.monotonic() + seconds, due
 
 
 def _help(config: MachineConfig, link: Socket, namespace: int | None, *, is_first: bool) -> None:

@@ -12,10 +12,11 @@ import fcntl
 import os
 import select
 import signal
+import sys
 import termios
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from minit.base.value import replace
 from minit.launcher.cgroups import Hierarchy, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper, PodChecks
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.load import collect_facts, load_pod
@@ -32,14 +34,15 @@ from minit.linux import syscalls
 from minit.linux.attributes import Attributes, Limit
 from minit.linux.forks import CONSOLE_KEEPER, CONSOLE_SESSION, PID_1, fork, settle
 from minit.linux.loop import wait_events
+from minit.linux.ownprogram import find_program
 from minit.linux.process import forget_imports, raise_limits, read_attributes, read_limits
-from minit.linux.stdio import complain_at_once, open_standard_streams, share_console
+from minit.linux.stdio import complain_at_once, open_standard_streams, record_complaints, share_console
 from minit.machine.clock import correct_clock
 from minit.machine.hardware import Feeder
 from minit.machine.helper import Helper
 from minit.machine.kernellog import start_recording
 from minit.machine.machine import Machine, end_machine
-from minit.machine.machinelink import MachineLink
+from minit.machine.machinelink import CODEC, MachineLink, MachineProcess
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.requests import EndRequests, Senders, is_container
 from minit.manifest.machineconfig import MachineConfig, parse_machine, with_command_line
@@ -49,7 +52,8 @@ from minit.plan.podplan import PodPlan, plan_machine
 from minit.podfiles import paths
 from minit.podfiles.podfile import write_pod_file
 from minit.supervisor.apps.context import Context
-from minit.supervisor.boot import run_apps
+from minit.supervisor.boot import resume_apps, run_apps
+from minit.supervisor.execution import resume_first_process
 from minit.supervisor.kernelsettings import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 
@@ -70,24 +74,62 @@ def run_machine() -> NoReturn:
         os._exit(EXIT_FAILURE)
     forget_imports()
     machine = Machine()
-    try:
-        _run(machine)
-    finally:
-        # For any exception there: the first program of a machine must not end.
-        end_machine(machine)
+    _end_after(machine, lambda: _run(machine))
+
+
+def resume() -> NoReturn:
+    """Be the first program in a program that PID 1 has executed; the first argument is the descriptor of the state."""
+    machine = Machine()
+    # Without the state nobody supervises the pod.
+    machine.supervised = True
+    _end_after(machine, lambda: _resume(machine, int(sys.argv[1])))
 
 
 def _run(machine: Machine) -> None:
+    _prepare(machine)
+    if machine.config.rescue:
+        complain_at_once("minit: rescue: no app is started")
+        return
+    _note_end(machine, _run_pod(machine))
+
+
+def _resume(machine: Machine, memory: int) -> None:
+    process = resume_first_process(memory, CODEC)
+    assert isinstance(process, MachineProcess)
+    machine.take_over(process.link.machine)
+    process.link.machine = machine
+    share_console()
+    if machine.recorder is not None:
+        record_complaints(machine.recorder.write)
+    resume_apps(process, memory)
+    _note_end(machine, process)
+
+
+def _note_end(machine: Machine, process: MachineProcess) -> None:
+    """Say how the pod has ended, and end a trial."""
+    if process.stopped_for:
+        # The last loop has told the reason.
+        machine.failed = machine.crashed = True
+        _end_trial(machine, process.stopped_for)
+        return
+    code = process.pod.exit_code or 0
+    complain_at_once(f"minit: the pod has ended with {code}")
+    # The apps of a machine that has done its work need not be healthy for longer.
+    is_done = code == 0 and machine.config.trial.healthy_seconds == 0
+    _end_trial(machine, None if is_done else f"the pod has ended with {code}")
+
+
+def _end_after(machine: Machine, work: Callable[[], None]) -> NoReturn:
+    """Do the work of a machine, and end the machine: its first program must not end, whatever happens."""
     try:
-        _prepare(machine)
-        if machine.config.rescue:
-            complain_at_once("minit: rescue: no app is started")
-            return
-        code = _run_pod(machine)
-        complain_at_once(f"minit: the pod has ended with {code}")
-        # The apps of a machine that has done its work need not be healthy for longer.
-        is_done = code == 0 and machine.config.trial.healthy_seconds == 0
-        _end_trial(machine, None if is_done else f"the pod has ended with {code}")
+        _do(machine, work)
+    finally:
+        end_machine(machine)
+
+
+def _do(machine: Machine, work: Callable[[], None]) -> None:
+    try:
+        work()
     except (MinitError, OSError) as error:
         # Of a pod that runs it means that nobody supervises it any more.
         machine.failed, machine.crashed = True, machine.supervised
@@ -196,8 +238,8 @@ def _open_watchdog(machine: Machine, *, is_last: bool) -> None:
             complain_at_once(f"minit: watchdog {describe(error)}")
 
 
-def _run_pod(machine: Machine) -> int:
-    """Run the pod in the machine's pod directory and return its code."""
+def _run_pod(machine: Machine) -> MachineProcess:
+    """Run the pod in the machine's pod directory until its end."""
     config = machine.config
     os.chdir(paths.MACHINE_POD)
     if config.manifest is not None:
@@ -218,24 +260,26 @@ def _run_pod(machine: Machine) -> int:
         find=lambda hierarchies: hierarchies,
     )
     raise_limits()
-    prepared = prepare(start, machine.pod_helpers)
+    helpers: list[PodHelper] = []
+    prepared = prepare(start, helpers)
     plan, subcgroup = prepared.plan, prepared.subcgroup
     attributes = read_attributes()
-    _check_health(machine, plan, prepared.specs, attributes)
+    _check_health(helpers, plan, prepared.specs, attributes)
+    machine.pod_helpers = [helper.plain() for helper in helpers]
     _join_group(prepared.hierarchies, subcgroup)
     machine.lock = _lock(machine.lock)
     for name, text in ((paths.POD_CREATED, ""), (paths.POD_SUBCGROUP, subcgroup), (paths.POD_PID, "1\n")):
         write_pod_file(name, os.fsencode(text))
-    assert machine.helper is not None
-    ends = supervisor_ends(prepared, machine.helper.link, machine.lock, attributes)
+    ends = supervisor_ends(prepared, None, machine.lock, attributes)
     ends = replace(ends, kept=_leave_mounts(machine))
 
-    def link(context: Context) -> MachineLink:
+    def make_outside(context: Context) -> MachineLink:
         machine.supervised = True
         return MachineLink(machine, context)
 
     settle(PID_1, ends.descriptors())
-    return run_apps(plan, ends, link)
+    program = find_program(machine.image, keeps_image=True)
+    return run_apps(plan, ends, make_outside, lambda supervisor: MachineProcess(supervisor, ends.lock, program))
 
 
 def _plan(flags: RunFlags, hierarchies: Sequence[Hierarchy], limits: Sequence[Limit]) -> PodPlan:
@@ -246,13 +290,13 @@ def _plan(flags: RunFlags, hierarchies: Sequence[Hierarchy], limits: Sequence[Li
     return plan
 
 
-def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], attributes: Attributes) -> None:
+def _check_health(helpers: list[PodHelper], plan: PodPlan, specs: Sequence[AppSpec], attributes: Attributes) -> None:
     """Start what checks the apps, if any has a check."""
     if not any(app.life.health for app in plan.apps):
         return
     # A command of a check is entered into the app.
     write_profiles(specs, attributes)
-    machine.pod_helpers.append(HealthHelper(PodChecks(plan, os.getpid())))
+    helpers.append(HealthHelper(PodChecks(plan, os.getpid())))
 
 
 def _join_group(hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:

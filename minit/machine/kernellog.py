@@ -14,6 +14,7 @@ import os
 import re
 import time
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import describe
 from minit.base.utctime import utc_text
 from minit.base.value import Value
@@ -51,8 +52,11 @@ _MOST_BYTES = 1 << 18
 _MOST_RECORDS = 16
 
 
-class Recorder:
+class Recorder(Carried):
     """Writes the lines of this process, but not of its forks, into the kernel's log."""
+
+    fd: Descriptor
+    _pid: int
 
     def __init__(self) -> None:
         """OSError if there is no such log, as in a container."""

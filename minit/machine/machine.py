@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import EXIT_FAILURE, describe
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.podhelper import PodHelper
+from minit.launcher.podhelper import RunningHelper
 from minit.linux import syscalls
 from minit.linux.forks import UNMOUNTER, fork
 from minit.linux.stdio import complain_at_once
-from minit.machine.hardware import Feeder
+from minit.machine.hardware import POWER_BUTTON, Feeder
 from minit.machine.helper import Helper
 from minit.machine.kernellog import Recorder
 from minit.machine.mounts import unmount_all
 from minit.machine.requests import EndRequests, Senders
+from minit.machine.slots import TRIAL_OVER
 from minit.manifest.machineconfig import HALT, POWEROFF, REBOOT, STAY, MachineConfig
 from minit.reaper.reaper import has_children, reap
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
@@ -34,7 +36,7 @@ _TICK_SECONDS = 0.5
 _REBOOT_ATTEMPTS = 3
 
 
-class Machine:
+class Machine(Carried):
     """
     The state of the machine; `run_machine` and the supervisor change it.
 
@@ -43,49 +45,81 @@ class Machine:
     the stage1 root, in which a later helper finds libraries, `lock` a descriptor of the locked pod directory. The pod
     is `supervised` once started. The machine has `failed` if its pod could not be run, and `crashed` if the fault is
     minit's own. The running version is `on_trial` if the firmware boots it once, and `trial_failure` is the reason
-    against keeping it.
+    against keeping it. `asked` is the requested action at the end.
     """
+
+    config: MachineConfig
+    helper: Helper | None
+    feeder: Feeder | None
+    recorder: Recorder | None
+    requests: EndRequests | None
+    senders: Senders
+    pod_helpers: list[RunningHelper]
+    namespace: Descriptor | None
+    lock: Descriptor | None
+    image: Descriptor | None
+    supervised: bool
+    failed: bool
+    crashed: bool
+    on_trial: bool
+    trial_failure: str | None
+    asked: str | None
 
     def __init__(self) -> None:
         # Until the configuration is read: an earlier failure may not happen the next time.
         self.config = MachineConfig(on_exit=REBOOT)
-        self.helper: Helper | None = None
-        self.feeder: Feeder | None = None
-        self.recorder: Recorder | None = None
-        self.requests: EndRequests | None = None
+        self.helper = None
+        self.feeder = None
+        self.recorder = None
+        self.requests = None
         self.senders = Senders()
-        self.pod_helpers: list[PodHelper] = []
-        self.namespace: int | None = None
-        self.lock: int | None = None
+        self.pod_helpers = []
+        self.namespace = None
+        self.lock = None
         self.image = image_descriptor()
         self.supervised = False
         self.failed = False
         self.crashed = False
         self.on_trial = False
-        self.trial_failure: str | None = None
-        self._asked: str | None = None
+        self.trial_failure = None
+        self.asked = None
 
     @property
     def ending(self) -> str:
         """The action after the pod's end: the requested action, or else the configured one."""
         # Nobody could end a machine that stayed with a broken supervisor. A trial ends with the other version.
-        return self._asked or (REBOOT if self.crashed or self.on_trial else self.config.on_exit)
+        return self.asked or (REBOOT if self.crashed or self.on_trial else self.config.on_exit)
 
     def ask_to_end(self, signals: Sequence[int]) -> None:
         """Read the wanted end from signals: Ctrl-Alt-Del asks for a reboot, failing power for none."""
         if signal.SIGINT in signals:
-            self._asked = REBOOT
+            self.asked = REBOOT
         elif signal.SIGPWR in signals or (signals and self.config.on_exit == STAY):
-            self._asked = POWEROFF
+            self.asked = POWEROFF
 
     def fail_trial(self, reason: str) -> None:
         """Reject this version, and have the machine start again with the other version."""
         self.trial_failure = reason
-        self._asked = REBOOT
+        self.asked = REBOOT
 
     def ask_for(self, ending: str) -> None:
         """Have the machine switched off, or started again, whatever is configured."""
-        self._asked = ending
+        self.asked = ending
+
+    def note_event(self, event: str | None) -> bool:
+        """Take in an event of the helper; return whether the machine is to be switched off for the event."""
+        if event == TRIAL_OVER:
+            self.on_trial = False
+        elif event == POWER_BUTTON:
+            self.ask_for(POWEROFF)
+        return event == POWER_BUTTON
+
+    def hear_helper(self) -> bool:
+        """Take all messages of the helper, without a supervisor; return whether the machine is to be switched off."""
+        is_pressed = False
+        while self.helper is not None and self.helper.has_spoken():
+            is_pressed |= self.note_event(self.helper.hear())
+        return is_pressed
 
     def feed(self) -> None:
         """Feed the watchdog, if there is one and it is time."""
@@ -102,12 +136,6 @@ class Machine:
         image = [] if self.image is None else [self.image]
         helper = [] if self.helper is None else self.helper.descriptors()
         return [*self.descriptors(), *image, *helper, *(each.fileno() for each in self.pod_helpers)]
-
-    def close(self) -> None:
-        """Forget the machine's mounts."""
-        if self.namespace is not None:
-            os.close(self.namespace)
-            self.namespace = None
 
 
 def end_machine(machine: Machine) -> NoReturn:
@@ -147,8 +175,7 @@ def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
     if machine.helper is not None:
         if machine.ending == STAY:
             machine.helper.turn(machine.namespace)
-        if machine.helper.take_press():
-            machine.ask_for(POWEROFF)
+        if machine.hear_helper():
             return True
     asked = None if machine.requests is None else machine.requests.take()
     if asked is not None:
@@ -172,7 +199,7 @@ def _leave_pod(machine: Machine) -> None:
     """Go back to the machine's own mounts; the pod's mounts end with their namespace."""
     if machine.namespace is not None:
         syscalls.setns(machine.namespace, syscalls.CLONE_NEWNS)
-        machine.close()
+        machine.close_fields("namespace")
 
 
 def _unmount(machine: Machine) -> None:

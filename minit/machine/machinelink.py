@@ -1,7 +1,8 @@
 """
 The outside of a machine's only pod: who may end the machine, the socket to the helper, and the trial of a version.
 
-A module beside `init`, which is about the time before the pod runs and after its end.
+A module beside `init`, which is about the time before the pod runs and after its end. PID 1 has all of the machine in
+the state with which another program goes on.
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
+from minit.base.carried import Carried, CarriedCodec
 from minit.base.jsontext import dump
 from minit.base.value import Value
-from minit.launcher.podhelper import PodHelper
+from minit.launcher.podhelper import RunningHelper
+from minit.linux.ownprogram import Program
 from minit.linux.stdio import complain_at_once
 from minit.machine.hardware import POWER_BUTTON
 from minit.machine.machine import Machine
-from minit.machine.slots import KEEP, TRIAL_OVER
-from minit.manifest.machineconfig import POWEROFF, Trial
+from minit.machine.slots import KEEP
+from minit.manifest.machineconfig import Trial
 from minit.podfiles.controlmessages import AppRequest, StartApp, StopApp
 from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import State
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER
+from minit.supervisor.control.answers import Adding, Removing, Starting, Stopping
+from minit.supervisor.execution import FirstProcess
+from minit.supervisor.launcherlink import Outside
+from minit.supervisor.supervisor import Supervisor
 
 _APPS = "system.slice"
 _LOOK_SECONDS = 1.0
 """How often PID 1 looks at the apps of a version on trial. The number of an app's starts tells of ends in between."""
 
 
-class MachineLink:
+class MachineLink(Outside):
     """
     The machine outside of its pod, and what PID 1 does for the machine while the pod runs.
 
@@ -37,9 +44,13 @@ class MachineLink:
     kept that has proved itself.
     """
 
+    machine: Machine
+    _is_asked_to_keep: bool
+    _trial: TrialWatch | None
+
     def __init__(self, machine: Machine, context: Context) -> None:
         assert machine.helper is not None
-        self._machine = machine
+        self.machine = machine
         self._helper = machine.helper
         self._pod = context.pod
         self._mutable = context.traits.mutable
@@ -52,19 +63,36 @@ class MachineLink:
         self._meal = self._loop.deadline(self._feed)
         self._feed()
         self._trial = TrialWatch(machine.config.trial, time.monotonic()) if machine.on_trial else None
+        self._trial_due = self._loop.deadline(self._look_at_apps)
         if self._trial is not None:
-            self._trial_due = self._loop.deadline(self._look_at_apps)
-            self._look_at_apps()
+            self._trial_due.set(time.monotonic())
         if machine.requests is not None:
             self._loop.watch(machine.requests.fd, lambda _: self._take_request())
         for helper in machine.pod_helpers:
             self._loop.watch(helper.fileno(), lambda _, helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
-    def announce_end(self, *, again: bool = False) -> None:
-        """Do nothing: no launcher waits for the end."""
+    def resume(self) -> None:
+        """Go on with what an error has interrupted."""
+        self._act_on_event()
+        # A wish is noted before the pod is asked to stop.
+        if self.machine.asked is not None and self._pod.exit_code is None:
+            self._pod.request_stop(BY_CONTROL, self.machine.asked)
 
-    def tell_seconds(self, seconds: float) -> None:
-        """Do nothing: the watchdog alone ends a PID 1 that hangs."""
+    def attend(self) -> Sequence[str]:
+        """Feed the watchdog, and take wishes for the end; return the sources of new ones."""
+        machine, sources = self.machine, []
+        machine.feed()
+        asked = None if machine.requests is None else machine.requests.take()
+        if asked is not None:
+            machine.ask_for(asked)
+            sources.append(BY_CONTROL)
+        if machine.hear_helper():
+            sources.append(BY_LAUNCHER)
+        return sources
+
+    def obstacle(self) -> str | None:
+        """Return that another version comes by the other slot of the disk."""
+        return "a machine is updated by its slots"
 
     def admits(self, pid: int, uid: int) -> bool:
         """Return whether a process is root's and belongs to no app."""
@@ -81,45 +109,46 @@ class MachineLink:
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
         """Return whether a signal counts; no process of the machine can end the machine by a signal."""
-        return self._machine.senders.heeds(number, code, pid)
+        return self.machine.senders.heeds(number, code, pid)
 
     def note_halt(self, signals: Sequence[int]) -> None:
         """Take in how the machine is to end."""
-        self._machine.ask_to_end(signals)
+        self.machine.ask_to_end(signals)
 
     def _feed(self) -> None:
         """Feed the watchdog in every turn in which a meal is due, which only a PID 1 that works does."""
-        self._machine.feed()
-        if self._machine.feeder is not None:
-            self._meal.set(self._machine.feeder.next_meal)
+        self.machine.feed()
+        if self.machine.feeder is not None:
+            self._meal.set(self.machine.feeder.next_meal)
 
     def _take_request(self) -> None:
-        assert self._machine.requests is not None
-        asked = self._machine.requests.take()
+        assert self.machine.requests is not None
+        asked = self.machine.requests.take()
         if asked is not None:
-            self._machine.ask_for(asked)
+            self.machine.ask_for(asked)
             self._pod.request_stop(BY_CONTROL, asked)
 
     def _look_at_apps(self) -> None:
         """Have this version kept if its trial is passed, until somebody has done so, or end it."""
         assert self._trial is not None
-        if not self._machine.on_trial or self._pod.exit_code is not None:
+        if not self.machine.on_trial or self._pod.exit_code is not None:
             return
         now = time.monotonic()
         apps = self._pod.apps.items()
         self._trial.look({name: AppHealth(starts=app.starts, obstacle=_obstacle(app)) for name, app in apps}, now)
         if self._trial.failed is not None:
             complain_at_once(f"minit: {self._trial.failed}: the other version is booted")
-            self._machine.fail_trial(self._trial.failed)
+            self.machine.fail_trial(self._trial.failed)
             self._pod.request_stop(BY_LAUNCHER, "trial of this version")
             return
         if self._trial.passed:
             self._keep_version()
         self._trial_due.set(now + _LOOK_SECONDS)
 
-    def _on_helper_end(self, helper: PodHelper) -> None:
+    def _on_helper_end(self, helper: RunningHelper) -> None:
         self._loop.unwatch(helper.fileno())
         helper.report_death()
+        self.machine.pod_helpers.remove(helper)
 
     def _keep_version(self) -> None:
         """Have the helper tell the firmware to boot this version from now on; the answer ends the trial."""
@@ -132,16 +161,19 @@ class MachineLink:
             pass  # another one is started soon
 
     def _hear(self) -> None:
-        event = self._helper.hear()
-        if event == TRIAL_OVER:
-            self._machine.on_trial = False
-        elif event == POWER_BUTTON:
-            self._machine.ask_for(POWEROFF)
-            self._pod.request_stop(BY_LAUNCHER, POWER_BUTTON)
+        self._helper.hear()
+        self._act_on_event()
         self._follow_helper()
 
+    def _act_on_event(self) -> None:
+        is_pressed = self.machine.note_event(self._helper.event)
+        # Before the work for apps: an error there must not have the event count twice.
+        self._helper.event = None
+        if is_pressed:
+            self._pod.request_stop(BY_LAUNCHER, POWER_BUTTON)
+
     def _turn_helper(self) -> None:
-        self._helper.turn(self._machine.namespace)
+        self._helper.turn(self.machine.namespace)
         self._follow_helper()
 
     def _follow_helper(self) -> None:
@@ -176,20 +208,27 @@ class AppHealth(Value):
     obstacle: str | None
 
 
-class TrialWatch:
+class TrialWatch(Carried):
     """
     The time for which all apps have been healthy, from `now` on by the monotonic clock.
 
     The trial is `passed` when that is long enough, and has `failed`, which is then the reason, when it takes too long.
     """
 
+    passed: bool
+    failed: str | None
+    _trial: Trial
+    _until: float
+    _healthy_since: float | None
+    _starts: dict[str, int]
+
     def __init__(self, trial: Trial, now: float) -> None:
         self._trial = trial
         self._until = now + trial.timeout_seconds
-        self._healthy_since: float | None = None
-        self._starts: Mapping[str, int] = {}
+        self._healthy_since = None
+        self._starts = {}
         self.passed = False
-        self.failed: str | None = None
+        self.failed = None
 
     def look(self, apps: Mapping[str, AppHealth], now: float) -> None:
         """Take in how the apps, by name, are now."""
@@ -205,3 +244,26 @@ class TrialWatch:
         elif now >= self._until:
             why = ill or "apps were healthy only for a while"
             self.failed = f"not healthy within {self._trial.timeout_seconds} s: {why}"
+
+
+class MachineProcess(FirstProcess):
+    """Everything that the next program of a machine's PID 1 goes on with; there is no launcher."""
+
+    link: MachineLink
+
+    resume = "from minit.machine.init import resume; resume()"
+
+    def __init__(self, supervisor: Supervisor, lock: int, program: Program | None) -> None:
+        super().__init__(supervisor, None, lock, program)
+
+    def encode(self) -> tuple[bytes, list[int]]:
+        """Return the state, and all descriptors of the state."""
+        return CODEC.encode(self)
+
+    def make_outside(self, context: Context) -> Outside:
+        """Return the outside of the pod in this program."""
+        return MachineLink(self.link.machine, context)
+
+
+# When the module is imported, as that of other pods.
+CODEC = CarriedCodec(MachineProcess, Adding, Starting, Stopping, Removing)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from minit.base.carried import Carried, Descriptor
 from minit.base.errors import PodError, describe
 from minit.linux import syscalls
 from minit.linux.stdio import complain_at_once
@@ -22,8 +23,10 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _MAXIMUM_BYTES = 4096
 
 
-class EndRequests:
+class EndRequests(Carried):
     """The FIFO, and the signals that count; `fd` is readable after a request."""
+
+    fd: Descriptor
 
     def __init__(self) -> None:
         """OSError if the FIFO cannot be made."""
@@ -42,8 +45,11 @@ class EndRequests:
         return known[-1] if known else None
 
 
-class Senders:
+class Senders(Carried):
     """The senders of signals; the first ignored sender is reported."""
+
+    _is_container: bool
+    _has_said: bool
 
     def __init__(self, *, is_container: bool = False) -> None:
         # A container is ended by signals from outside, where processes have no number in the container.

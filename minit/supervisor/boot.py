@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
 from minit.base.harmless import harmless
@@ -62,6 +63,8 @@ _OOM_SCORE = b"-999"
 # Everything for the launcher fits into a message.
 _MAX_FAILURE_LENGTH = 4000
 
+_Process = TypeVar("_Process", bound=FirstProcess)
+
 
 class MadeMounts(Value):
     """
@@ -87,12 +90,12 @@ class SupervisorEnds(Value):
     point. `attributes` are the caller's, for the apps. `trees` has a detached mount of each volume of each app, in the
     plan's order. `sockets` has a descriptor of each socket of each app, None for one to be opened by PID 1. `terminal`
     is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached mount of the
-    host's directory for logs. `kept` outlive the pod, on a machine with PID 1 as the first process.
+    host's directory for logs. `kept` outlive the pod, on a machine with PID 1 as the first process, without a launcher.
     """
 
     specs: tuple[AppSpec, ...]
     sidecar_filter: bytes
-    launcher: Socket
+    launcher: Socket | None
     lock: int
     root: int
     image: int | None
@@ -110,7 +113,7 @@ class SupervisorEnds(Value):
     def descriptors(self) -> Mapping[str, Kept]:
         """Return the descriptors kept by PID 1; all others of the launcher are closed."""
         return {
-            "launcher": self.launcher.fileno(),
+            "launcher": None if self.launcher is None else self.launcher.fileno(),
             "lock": self.lock,
             "image": self.image,
             "stage1 root": self.root,
@@ -127,9 +130,8 @@ class SupervisorEnds(Value):
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
     """Be PID 1 of the pod until the end; returns the pod's code."""
     program = find_program(ends.image)
-    supervisor = _boot(plan, ends, None)
-    process = FirstProcess(supervisor, ends.launcher, ends.lock, program)
-    return _supervise(process, lambda supervisor: _begin(supervisor, plan, ends, program))
+    process = run_apps(plan, ends, None, lambda supervisor: FirstProcess(supervisor, ends.launcher, ends.lock, program))
+    return _tell_code(process)
 
 
 def resume_supervisor(memory: int) -> int:
@@ -143,15 +145,8 @@ def resume_supervisor(memory: int) -> int:
             end_without_objects(memory, describe(error))
         return EXIT_FAILURE
     try:
-        try:
-            make_supervisor(process)
-            settle(process, memory)
-        except Exception as error:
-            if has_way_back():
-                raise
-            process.give_up(error)
-            return _tell_code(process)
-        return _supervise(process, lambda _: go_on(process))
+        resume_apps(process, memory)
+        return _tell_code(process)
     except Exception as error:
         if has_way_back():
             raise
@@ -164,7 +159,7 @@ def prove_supervisor(memory: int) -> None:
     make_supervisor(resume_first_process(memory))
 
 
-def tell_failure(launcher: Socket, error: BaseException) -> None:
+def tell_failure(launcher: Socket | None, error: BaseException) -> None:
     """Say why PID 1 ends, to the user and to the launcher."""
     failure: dict[str, object] = {"code": EXIT_FAILURE}
     if isinstance(error, (MinitError, OSError)):
@@ -177,24 +172,44 @@ def tell_failure(launcher: Socket, error: BaseException) -> None:
     _tell_launcher(launcher, failure)
 
 
-def run_apps(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside]) -> int:
+def run_apps(
+    plan: PodPlan,
+    ends: SupervisorEnds,
+    outside: Callable[[Context], Outside] | None,
+    process_of: Callable[[Supervisor], _Process],
+) -> _Process:
     """
-    Be PID 1 of the pod with the outside returned by `link`; return the pod's code when nothing of the pod is left.
+    Be PID 1 of the pod, and return the process with the pod's code when nothing of the pod is left.
+
+    `outside` returns the outside of the pod, without a function the launcher.
     """
-    supervisor = _boot(plan, ends, link)
-    process = FirstProcess(supervisor, ends.launcher, ends.lock, None)
-    return _run(process, lambda supervisor: _begin(supervisor, plan, ends, None))
+    process = process_of(_boot(plan, ends, outside))
+    _run(process, lambda supervisor: _begin(supervisor, plan, ends, process.program))
+    return process
 
 
-def _boot(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside] | None) -> Supervisor:
-    """Start the apps; without a `link` the outside is the launcher."""
+def resume_apps(process: FirstProcess, memory: int) -> None:
+    """Be PID 1 in a program that PID 1 has executed, until nothing of the pod is left."""
     try:
-        return _start(plan, ends, link)
+        make_supervisor(process)
+        settle(process, memory)
+    except Exception as error:
+        if has_way_back():
+            raise
+        process.give_up(error)
+        return
+    _run(process, lambda _: go_on(process))
+
+
+def _boot(plan: PodPlan, ends: SupervisorEnds, outside: Callable[[Context], Outside] | None) -> Supervisor:
+    """Start the apps."""
+    try:
+        return _start(plan, ends, outside)
     except OSError as error:
         raise LaunchError(f"{step_of(error)}: {describe(error)}") from error
 
 
-def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outside] | None) -> Supervisor:
+def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[[Context], Outside] | None) -> Supervisor:
     if plan.host_pids:
         # Orphans of the pod would go to the host's first process, unrecognizable among others.
         syscalls.set_child_subreaper()
@@ -233,7 +248,11 @@ def _start(plan: PodPlan, ends: SupervisorEnds, link: Callable[[Context], Outsid
         apps, spawner = _start_apps(plan, ends, sockets, master, slave)
     with Step("watch the apps"):
         context = Context(plan.traits, apps, ends.launcher, Journal(plan.debug), ends.sidecar_filter)
-        outside = LauncherLink(context, ends.launcher, ends.terminal, master) if link is None else link(context)
+        if make is None:
+            assert ends.launcher is not None
+            outside: Outside = LauncherLink(context, ends.launcher, ends.terminal, master)
+        else:
+            outside = make(context)
         supervisor = Supervisor(context, outside, control, signals, ends.attributes)
         supervisor.start(spawner)
     return supervisor
@@ -243,6 +262,7 @@ def _enter_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     """Be root of the pod, in its control group, and build and enter the pod's root."""
     if plan.private_users is not None:
         with Step("become root of the user namespace"):
+            assert ends.launcher is not None
             _become_root(ends.launcher, keeps_saved_user=plan.keeps_saved_user)
     with Step("join control group"):
         join_cgroups(ends.tasks)
@@ -288,16 +308,11 @@ def _start_apps(
     return apps, spawner
 
 
-def _run(process: FirstProcess, begin: Callable[[Supervisor], None]) -> int:
+def _run(process: FirstProcess, begin: Callable[[Supervisor], None]) -> None:
     try:
-        return process.supervise(begin)
+        process.supervise(begin)
     except OSError as error:
         raise LaunchError(f"supervise the apps: {describe(error)}") from error
-
-
-def _supervise(process: FirstProcess, begin: Callable[[Supervisor], None]) -> int:
-    _run(process, begin)
-    return _tell_code(process)
 
 
 def _tell_code(process: FirstProcess) -> int:
@@ -336,7 +351,9 @@ def _keep_plan(plan: PodPlan) -> None:
         pass  # a full disk, say
 
 
-def _tell_launcher(launcher: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+def _tell_launcher(launcher: Socket | None, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+    if launcher is None:
+        return
     try:
         send_message(launcher, message, descriptors)
     except (BrokenPipeError, ConnectionResetError):

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import minit
 from minit.base.carried import Carried, CarriedCodec, Descriptor
@@ -38,7 +38,7 @@ from minit.linux.ownprogram import (
     try_program,
 )
 from minit.linux.process import forget_imports
-from minit.linux.stdio import complain_at_once, expect_raw_terminal
+from minit.linux.stdio import complain_at_once
 from minit.plan.podplan import PodTraits
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
@@ -55,7 +55,7 @@ from minit.supervisor.control.serve import Client, Clients, Offer, accept, attac
 from minit.supervisor.exec import privileges
 from minit.supervisor.journal import Journal
 from minit.supervisor.lastloop import LastLoop, Reserve
-from minit.supervisor.launcherlink import LauncherLink
+from minit.supervisor.launcherlink import LauncherLink, Outside
 from minit.supervisor.output.sidecars import Sidecars
 from minit.supervisor.podevents import Events
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
@@ -65,9 +65,6 @@ _SOON_SECONDS = 1.0
 _MOST_SOON = 2
 # Of the last loop.
 _ATTEMPTS = 5
-# Other versions of minit execute these too.
-_RESUME = "from minit.launcher.start.launch import resume; resume()"
-_PROVE = "from minit.launcher.start.launch import prove; prove()"
 _RETURNED = ExitStatus(step=STEP_SUPERVISOR, path="an error of PID 1's own came back")
 # With less of these a program ends behind the point of no return.
 _VITAL = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
@@ -91,13 +88,13 @@ class FirstProcess(Carried):
 
     `dropped` is what has left the bounding set of capabilities, `filter_file` a file with the filter of the sidecars,
     `errors` the number of all errors of PID 1's own, of which `failures` are the last ones. The other objects are parts
-    of the supervisor.
+    of the supervisor. `stopped_for` is the reason of the last loop, empty without one.
     """
 
     traits: PodTraits
     attributes: Attributes
     program: Program | None
-    launcher: Socket
+    launcher: Socket | None
     lock: Descriptor
     control: Socket
     signals: Descriptor
@@ -114,10 +111,15 @@ class FirstProcess(Carried):
     sidecars: Sidecars
     events: Events
     handlers: Handlers
-    link: LauncherLink
+    link: Outside
     supervisor: Supervisor
 
-    def __init__(self, supervisor: Supervisor, launcher: Socket, lock: int, program: Program | None) -> None:
+    # Not carried. Other versions of minit execute the texts too.
+    resume = "from minit.launcher.start.launch import resume; resume()"
+    prove = "from minit.launcher.start.launch import prove; prove()"
+    stopped_for = ""
+
+    def __init__(self, supervisor: Supervisor, launcher: Socket | None, lock: int, program: Program | None) -> None:
         self.traits = supervisor.traits
         self.attributes = supervisor.attributes
         self.program = program
@@ -139,12 +141,20 @@ class FirstProcess(Carried):
         for name, part in supervisor.parts().items():
             setattr(self, name, part)
 
-    def supervise(self, begin: Callable[[Supervisor], None]) -> int:
-        """
-        Be PID 1 until nothing of any app is left, and return the code of the pod; `begin` is the first work.
+    def encode(self) -> tuple[bytes, list[int]]:
+        """Return the state, and all descriptors of the state."""
+        return CODEC.encode(self)
 
-        After an error of its own PID 1 begins anew, or stops the pod by the last loop. A machine's PID 1 raises the
-        error.
+    def make_outside(self, context: Context) -> Outside:
+        """Return the outside of the pod in this program, before the carried fields are taken over."""
+        assert self.launcher is not None
+        return LauncherLink(context, self.launcher)
+
+    def supervise(self, begin: Callable[[Supervisor], None]) -> None:
+        """
+        Be PID 1 until nothing of any app is left; `begin` is the first work.
+
+        After an error of its own PID 1 begins anew, or stops the pod by the last loop.
         """
         supervisor = self.supervisor
         reserve = Reserve()
@@ -166,7 +176,6 @@ class FirstProcess(Carried):
         except Exception as error:
             reserve.let_go()
             self._begin_anew(error, reserve)
-        return self.pod.exit_code or 0
 
     def _keep_specs(self) -> None:
         try:
@@ -189,10 +198,6 @@ class FirstProcess(Carried):
         with suppress(Exception):
             self.hold(self.supervisor)
         journal = self.supervisor.journal
-        if not isinstance(self.link, LauncherLink):
-            # The machine is about to be started again.
-            self._note_failure(error, journal)
-            raise error
         try:
             text = self._note_failure(error, journal)
             why = f"{text}: the third within a second"
@@ -240,6 +245,7 @@ class FirstProcess(Carried):
 
     def stop_pod(self, why: str, journal: Journal) -> None:
         """Stop all apps without the supervisor, for the reason `why`, and return when nothing of the pod is left."""
+        self.stopped_for = why
         with suppress(Exception):
             complain_at_once(f"stage1: {why}: the pod is stopped")
         with suppress(Exception):
@@ -287,17 +293,17 @@ class FirstProcess(Carried):
                 self.filter_file = memory_file("filter", supervisor.sidecars.filter)
             supervisor.journal.events.leave()
             self.hold(supervisor)
-            state, descriptors = CODEC.encode(self)
+            state, descriptors = self.encode()
             memory = reserve.take_file()
             kept = {*descriptors, memory}
             try:
                 fill_memory_file(memory, state)
                 if offer is None:
-                    program, command = self.program, self.program.command(_RESUME, memory)
+                    program, command = self.program, self.program.command(self.resume, memory)
                 else:
-                    try_program(offer.program, _PROVE, memory, kept, self._hide_memory)
+                    try_program(offer.program, self.prove, memory, kept, self._hide_memory)
                     program = offer.program
-                    command = program.command(_RESUME, memory, self.program.way_back(_RESUME, memory))
+                    command = program.command(self.resume, memory, self.program.way_back(self.resume, memory))
                 self._hide_memory()
                 execute(program, command, kept)
             except BaseException:
@@ -316,9 +322,9 @@ class FirstProcess(Carried):
 CODEC = CarriedCodec(FirstProcess, Adding, Starting, Stopping, Removing)
 
 
-def resume_first_process(memory: int) -> FirstProcess:
+def resume_first_process(memory: int, codec: CarriedCodec = CODEC) -> Any:
     """
-    Return what PID 1 goes on with in this program, by the descriptor of the state.
+    Return what PID 1 goes on with in this program, by the descriptor of the state: a FirstProcess of the codec's kind.
 
     The supervisor is still to be made. LaunchError for a state of another form.
     """
@@ -327,9 +333,7 @@ def resume_first_process(memory: int) -> FirstProcess:
     forget_imports()
     gc.disable()
     with Step("go on as PID 1"):
-        process = CODEC.decode(read_memory_file(memory), "state of PID 1")
-        assert isinstance(process, FirstProcess)
-    return process
+        return codec.decode(read_memory_file(memory), "state of PID 1")
 
 
 def make_supervisor(process: FirstProcess) -> None:
@@ -339,13 +343,11 @@ def make_supervisor(process: FirstProcess) -> None:
     filter = read_memory_file(process.filter_file)
     journal = Journal(process.traits.debug)
     context = Context(process.traits, process.apps, process.launcher, journal, filter)
-    link = LauncherLink(context, process.launcher)
-    supervisor = Supervisor(context, link, process.control, process.signals, process.attributes)
+    outside = process.make_outside(context)
+    supervisor = Supervisor(context, outside, process.control, process.signals, process.attributes)
     for name, part in supervisor.parts().items():
         part.take_over(getattr(process, name))
     supervisor.take_over(process.supervisor)
-    if link.has_raw_terminal:
-        expect_raw_terminal()
     process.hold(supervisor)
     journal.events.resume()
 

@@ -40,7 +40,7 @@ from minit.supervisor.apps.podpolicy import BY_LAUNCHER, BY_SIGNAL, PodPolicy
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS, ask_to_end, describe_processes, kill_process
 from minit.supervisor.apps.starts import failure_of
 from minit.supervisor.journal import Journal
-from minit.supervisor.launcherlink import LauncherLink, tell_seconds
+from minit.supervisor.launcherlink import Outside, tell_seconds
 from minit.supervisor.output.sidecars import Sidecars
 from minit.supervisor.supervisor import HALT_SIGNALS
 
@@ -58,7 +58,7 @@ _BUILT_ONLY = (State.BUILDING, State.ABANDONED)
 
 class LastLoop:
     """
-    The end of a pod by carried objects: `apps`, the `pod` with the code, `sidecars`, and the `link` to the launcher.
+    The end of a pod by carried objects: `apps`, the `pod` with the code, `sidecars`, and the `outside`.
 
     Nothing of these objects is used but what another program of PID 1 would have. `journal` is ready for events.
     """
@@ -70,16 +70,16 @@ class LastLoop:
         pod: PodPolicy,
         sidecars: Sidecars,
         filter: bytes,
-        link: LauncherLink,
-        launcher: Socket,
+        outside: Outside,
+        launcher: Socket | None,
         signals: int,
         journal: Journal,
     ) -> None:
         self._traits = traits
         self._apps = {app.name: app for app in apps}
         self._pod = pod
-        self._link = link
-        self._launcher: Socket | None = launcher
+        self._outside = outside
+        self._launcher = launcher
         self._signals = signals
         self._journal = journal
         self._sidecars = Sidecars(_Unwatched(), journal, lambda _: None, self._on_loss, filter)
@@ -296,6 +296,8 @@ class LastLoop:
         with self._shield("wait"):
             wait_readable(sources, _TICK_SECONDS)
             self._hear()
+            for source in self._outside.attend():
+                self._count(source)
             is_done = True
         if not is_done:
             # An error that stays must not take a processor.
@@ -310,7 +312,7 @@ class LastLoop:
         launcher, self._launcher = self._launcher, None
         message, _ = receive_message(launcher)
         if message is None:
-            self._link.let_go()
+            self._outside.let_go()
             return
         self._launcher = launcher
         if message.get("stop") not in (None, signal.SIGHUP):
@@ -318,7 +320,9 @@ class LastLoop:
         self._announce()
 
     def _count_halts(self, sent: Sequence[tuple[int, int, int]]) -> None:
-        if any(number in HALT_SIGNALS for number, _, _ in sent):
+        halts = [each[0] for each in sent if each[0] in HALT_SIGNALS and self._outside.heeds(*each)]
+        if halts:
+            self._outside.note_halt(halts)
             self._count(BY_SIGNAL)
 
     def _count(self, source: str) -> None:

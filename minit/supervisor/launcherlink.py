@@ -6,12 +6,12 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from minit.base.carried import Carried, Descriptor
 from minit.base.errors import describe
 from minit.base.jsontext import dump
 from minit.linux.messages import Socket, encode_message, receive_message
+from minit.linux.stdio import expect_raw_terminal
 from minit.linux.terminal import CallerTerminal
 from minit.podfiles.controlmessages import AppRequest
 from minit.podfiles.paths import pod_cgroup_name
@@ -19,8 +19,25 @@ from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER
 
 
-class Outside(Protocol):
+class Outside(Carried):
     """The outside of a pod: whose requests and signals count, and who is told about the end of the pod."""
+
+    def resume(self) -> None:
+        """Go on in the place of another program."""
+
+    def attend(self) -> Sequence[str]:
+        """Do what the outside needs now and then, in the last loop; return the sources of new requests to stop."""
+        return ()
+
+    def let_go(self) -> None:
+        """Give up what ends with the launcher."""
+
+    def obstacle(self) -> str | None:
+        """Return the reason why the pod cannot go on in another version of minit, None without one."""
+        return None
+
+    def upgrade(self, image: int) -> None:
+        """Have the outside execute the program in a mount of another image, too."""
 
     def announce_end(self, *, again: bool = False) -> None:
         """Tell when the last deadline of a pod that is to end is, if that has changed, or `again`."""
@@ -30,18 +47,21 @@ class Outside(Protocol):
 
     def admits(self, pid: int, uid: int) -> bool:
         """Return whether a process may ask on the control socket."""
+        raise NotImplementedError
 
     def carries_out(self, request: AppRequest) -> bool:
         """Return whether the pod does what a request about a single app asks for."""
+        raise NotImplementedError
 
     def heeds(self, number: int, code: int, pid: int) -> bool:
         """Return whether a signal with this si_code counts, from the process `pid`."""
+        return True
 
     def note_halt(self, signals: Sequence[int]) -> None:
         """Take in signals that are about to end the pod."""
 
 
-class LauncherLink(Carried):
+class LauncherLink(Outside):
     """
     PID 1's end of the socket, with the caller's terminal and the console, which end with the launcher.
 
@@ -67,10 +87,10 @@ class LauncherLink(Carried):
         self._announced: float | None = None
         context.loop.watch(launcher.fileno(), lambda _: self._hear())
 
-    @property
-    def has_raw_terminal(self) -> bool:
-        """Tell whether the caller's terminal is raw while the pod runs."""
-        return self._terminal is not None and self._terminal.settings is not None
+    def resume(self) -> None:
+        """Write lines for a raw terminal, if that is the caller's while the pod runs."""
+        if self._terminal is not None and self._terminal.settings is not None:
+            expect_raw_terminal()
 
     def announce_end(self, *, again: bool = False) -> None:
         """Tell when the last deadline of a pod that is to end is, if that has changed, or `again`."""
@@ -113,13 +133,6 @@ class LauncherLink(Carried):
     def carries_out(self, request: AppRequest) -> bool:
         """Return whether the pod is mutable."""
         return self._context.traits.mutable
-
-    def heeds(self, number: int, code: int, pid: int) -> bool:
-        """Return that every signal counts."""
-        return True
-
-    def note_halt(self, signals: Sequence[int]) -> None:
-        """Do nothing: how a pod on a host ends does not depend on the signal."""
 
     def _hear(self) -> None:
         message, _ = receive_message(self.socket)

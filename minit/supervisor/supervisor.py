@@ -102,7 +102,7 @@ class Supervisor(Carried):
         context.loop.watch(signals, lambda _: self._read_signals())
 
     def parts(self) -> dict[str, Any]:
-        """Return the parts with fields for another program of PID 1, on a machine also one without."""
+        """Return the parts with fields for another program of PID 1."""
         return {
             "pod": self.pod,
             "order": self.pod.order,
@@ -186,6 +186,7 @@ class Supervisor(Carried):
             self._starts.heed(app)
         self._handlers.catch_up()
         self.pod.resume()
+        self.outside.resume()
         if self.pod.ends_at is not None:
             self._ending.set(self.pod.ends_at)
         self.reap()

@@ -8,6 +8,7 @@ import pytest
 
 from minit import RELEASE_SECONDS
 from minit.base.utctime import utc_text
+from minit.podfiles import paths
 from tests.boot.conftest import BuildMachine
 from tests.support.bootmachine import QemuMachine
 from tests.support.campaign import LONG
@@ -32,6 +33,13 @@ for process in /proc/[0-9]*; do
     read name < $process/comm && case $name in minit|minit-machine) echo $name $(cat $process/oom_score_adj);; esac
 done
 grep -o -e 'Linux version' -e 'minit: the clock was' -e 'Out of memory: Killed' /log/kernel.log
+cd /pod
+# PID 1 answers no process of an app.
+(
+    for top in /groups /groups/*; do [ -e $top/cgroup.procs ] && echo 0 > $top/cgroup.procs && break; done
+    echo '{{"op":"reexecute"}}' | stage1/rootfs/usr/lib/minit/bin/minit control {paths.MACHINE_UUID}
+)
+until grep -q supervisor.resumed {paths.POD_EVENTS}; do sleep 1; done
 echo freezing PID 1
 for top in /groups /groups/*; do
     # Alone: what this app has said is still on its way through another process of that group.
@@ -47,11 +55,11 @@ def test_what_a_machine_survives(
     kernel: Kernel, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    A clock without a battery, a storm of orphans, apps that take all memory of theirs and of the machine; and when
-    PID 1 itself does not go on, the watchdog resets the machine.
+    A clock without a battery, a storm of orphans, apps that take all memory of theirs and of the machine, another
+    program of PID 1; and when PID 1 itself does not go on, the watchdog resets the machine.
     """
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(BUILT_SECONDS))
-    places = {"log": "/run/log", "groups": "/sys/fs/cgroup"}
+    places = {"log": "/run/log", "groups": "/sys/fs/cgroup", "pod": paths.MACHINE_POD}
     initial = build_machine(
         {
             "limited": shell(LIMITED, isolators=[{"name": "resource/memory", "value": {"limit": "16Mi"}}]),
@@ -66,9 +74,11 @@ def test_what_a_machine_survives(
     assert said[0] == "a clock", machine.lines
     assert [line for line in said if not line.startswith(("a clock", "Killed"))] == [
         *("no zombies", "all memory: 137", "minit -999", "minit-machine -900"),
-        *("Linux version", "minit: the clock was", "Out of memory: Killed", "freezing PID 1"),
+        *("Linux version", "minit: the clock was", "Out of memory: Killed", '{"ok":true}', "freezing PID 1"),
     ]
     assert machine.said("limited")[-1] == "more than its own memory: 137"
     own = [line for line in machine.lines if line.startswith("minit: ")]
     assert own == ["minit: the clock was before the time of the image: now it is " + utc_text(BUILT_SECONDS)]
+    # The kernel would say that somebody had closed the watchdog.
+    assert not any("Unexpected close" in line for line in machine.lines)
     assert machine.lines[-1].endswith("softdog: Initiating system reboot")

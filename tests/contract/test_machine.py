@@ -11,12 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minit.linux.loop import wait_readable
+from minit.podfiles import paths
 from tests.support.firstprogram import TIMEOUT_SECONDS, NamespaceMachine
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, shell
@@ -27,7 +30,7 @@ from tests.support.waiting import wait_for
 _ASK = """
 import os, socket, sys
 from minit.linux import syscalls
-first, like = sys.argv[1:]
+first, like, request = sys.argv[1:]
 group = [line for line in open(f"/proc/{like}/cgroup") if line.startswith("0::")][0].split(":", 2)[2].strip()
 top = [line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup2 " in line][0]
 open(f"{top}{group}/cgroup.procs", "w").write("0")
@@ -37,13 +40,15 @@ if os.fork() == 0:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client.connect(f"/proc/self/fd/{root}/control")
     try:
-        client.send(b'{"op":"state"}')
+        client.send(request.encode())
         print(client.recv(65536).decode(), flush=True)
     except OSError:
         pass
     os._exit(0)
 os.wait()
 """
+
+WATCHDOG = '[watchdog]\ndevice = "/run-watchdog"\ntimeout_seconds = 2\n'
 
 Boot = Callable[..., NamespaceMachine]
 
@@ -58,6 +63,61 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
             return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, command_line))
 
         yield start
+
+
+def ask(machine: NamespaceMachine, like: int, request: dict[str, str]) -> Any:
+    """Return the answer to a request of a process in the control group of another one, None without an answer."""
+    words = [sys.executable, "-c", _ASK, str(machine.first_process), str(like), json.dumps(request)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+def has_resumed(machine: NamespaceMachine, count: int) -> bool:
+    """Tell whether the first process has gone on in so many programs."""
+    return (machine.pod / paths.POD_EVENTS).read_text().count('"supervisor.resumed"') == count
+
+
+@contextmanager
+def meals_of(machine: NamespaceMachine) -> Iterator[Callable[[], None]]:
+    """A function that waits until the watchdog has been fed three times more."""
+    food = os.open(machine.root / "run-watchdog", os.O_RDONLY | os.O_NONBLOCK)
+
+    def wait_for_meals() -> None:
+        with suppress(BlockingIOError):
+            while os.read(food, 64):
+                pass
+        for _ in range(3):
+            assert wait_readable([food], TIMEOUT_SECONDS), "the watchdog is not fed"
+            assert os.read(food, 1) == b"\0"
+
+    yield wait_for_meals
+    os.close(food)
+
+
+@contextmanager
+def link_of(helper: int) -> Iterator[socket.socket]:
+    """The helper's end of the socket to the first process."""
+    found: list[socket.socket] = []
+
+    def find() -> bool:
+        for other in found:
+            other.close()
+        numbers = [fd for fd, target in descriptors_of(helper).items() if target.startswith("socket:")]
+        found[:] = [socket.socket(fileno=copy_descriptor(helper, fd)) for fd in numbers]
+        # At first it has its parent's as well.
+        return [each.type for each in found].count(socket.SOCK_SEQPACKET) == 1
+
+    wait_for(find, "the helper's socket")
+    with ExitStack() as stack:
+        [link] = [each for each in map(stack.enter_context, found) if each.type == socket.SOCK_SEQPACKET]
+        yield link
+
+
+def files_of(machine: NamespaceMachine) -> dict[int, str]:
+    """Return the files and namespaces that the first process has open, by number, but for logs and files in memory."""
+    found = descriptors_of(machine.first_process).items()
+    opened_anew = ("/memfd:", "/rkt/minit/")
+    return {fd: name for fd, name in found if name.startswith(("/", "mnt:")) and not name.startswith(opened_anew)}
 
 
 def test_apps_run_and_the_machine_goes_off(boot: Boot) -> None:
@@ -142,22 +202,68 @@ def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str)
     machine.wait_for_line("minit: the machine's helper has ended: another one starts in 1 s")
     helper = machine.wait_for_helper(other_than=first)
     # This machine has no button: what the helper would say of one.
-    found: list[socket.socket] = []
-
-    def find_link() -> bool:
-        for other in found:
-            other.close()
-        numbers = [fd for fd, target in descriptors_of(helper).items() if target.startswith("socket:")]
-        found[:] = [socket.socket(fileno=copy_descriptor(helper, fd)) for fd in numbers]
-        # At first it has its parent's as well.
-        return [each.type for each in found].count(socket.SOCK_SEQPACKET) == 1
-
-    wait_for(find_link, "the helper's socket")
-    with ExitStack() as stack:
-        [link] = [each for each in map(stack.enter_context, found) if each.type == socket.SOCK_SEQPACKET]
+    with link_of(helper) as link:
         link.send(b'{"event":"power button"}')
     assert machine.wait().ending == "off"
     assert machine.lines[-1] == "minit: poweroff"
+
+
+def test_a_first_process_in_another_program(boot: Boot) -> None:
+    """
+    The first process has the files of before, feeds the watchdog, hears the helper, refuses another version, and ends
+    the machine as somebody wishes, while the apps notice nothing.
+    """
+    check = {"exec": ["/bin/true"], "interval": "100ms"}
+    app = shell(
+        "trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait",
+        annotations=[{"name": "minit/health", "value": json.dumps({"liveness": check})}],
+    )
+    machine = boot({"one": app}, 'on_exit = "stay"\n' + WATCHDOG)
+    machine.wait_for_line("up")
+    helper = machine.wait_for_helper()
+    before, children = files_of(machine), set(children_of(machine.first_process))
+    assert "/run-watchdog" in before.values()
+    with meals_of(machine) as wait_for_meals:
+        for count in (1, 2):
+            assert ask(machine, helper, {"op": "reexecute"}) == {"ok": True}
+            wait_for(partial(has_resumed, machine, count), "the new program")
+        wait_for_meals()
+    assert before.items() <= files_of(machine).items()
+    assert children <= set(children_of(machine.first_process))
+    assert "slots" in ask(machine, helper, {"op": "upgrade"})["error"]
+    os.kill(helper, signal.SIGKILL)
+    machine.wait_for_line("minit: the machine's helper has ended: another one starts in 1 s")
+    # The next helper is a child of the new program.
+    machine.wait_for_helper(other_than=helper)
+    assert machine.run("/bin/minit", "reboot").returncode == 0
+    machine.wait()
+    assert [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")] == ["up", "bye"]
+    assert (machine.lines[-1], machine.ending) == ("minit: reboot", "reboot")
+
+
+def test_errors_of_the_first_process(boot: Boot) -> None:
+    """
+    After one error the machine goes on, and after three at once the apps are stopped in order, with time and statuses,
+    while the watchdog is fed; then the machine starts again, whatever is configured.
+    """
+    # The app's own signals are no wishes for an end, of which a second would kill.
+    stop = "kill 1; sleep 0.2; kill 1; until [ -e /tmp/end ]; do sleep 0.05; done; exit 3"
+    app = shell(f"trap '{stop}' TERM; echo up; sleep 1000 & wait")
+    machine = boot({"one": app}, 'on_exit = "stay"\nfailure_wait_seconds = 0\n' + WATCHDOG)
+    machine.wait_for_line("up")
+    with link_of(machine.wait_for_helper()) as link, meals_of(machine) as wait_for_meals:
+        # No message of a helper.
+        link.send(b"?")
+        machine.wait_for_line("PID 1 goes on")
+        wait_for_meals()
+        for _ in range(6):
+            link.send(b"?")
+        machine.wait_for_line(": the third within a second: the pod is stopped")
+        wait_for_meals()
+        (machine.pod / "stage1/rootfs/opt/stage2/one/rootfs/tmp/end").touch()
+        machine.wait()
+    assert (machine.status("one"), machine.lines[-1], machine.ending) == (3, "minit: reboot", "reboot")
+    assert [line for line in machine.lines if "is ignored" in line]
 
 
 def test_a_broken_configuration(boot: Boot) -> None:
@@ -481,10 +587,7 @@ def test_who_may_ask(boot: Boot) -> None:
     app = int(machine.lines[-1].partition("[")[2].partition("]")[0])
     [app] = [pid for pid in children_of(machine.first_process) if status_of(pid)["NSpid"].split()[-1] == str(app)]
     for like, answered in ((helper, True), (app, False)):
-        done = subprocess.run(
-            [sys.executable, "-c", _ASK, str(machine.first_process), str(like)], capture_output=True, text=True
-        )
-        assert bool(done.stdout.strip()) == answered, done.stderr
+        assert bool(ask(machine, like, {"op": "state"})) == answered
 
 
 def test_orphans_are_reaped(boot: Boot) -> None:

@@ -103,13 +103,14 @@ def test_a_disk_that_does_not_answer(make_pod: MakePod, tmp_path: Path) -> None:
     assert machine.ending == "reboot"
 
 
-def test_a_supervisor_that_cannot_go_on(make_pod: MakePod, faults: Faults) -> None:
-    """An error of the supervisor while apps run reboots the machine, which nobody looks after any more."""
+def test_a_supervisor_that_fails(make_pod: MakePod, faults: Faults) -> None:
+    """After an error of the supervisor the first process goes on in another program: the machine ends as configured."""
     call = Call(LAUNCHER, "epoll_wait", 1)
-    config = 'on_exit = "stay"\nfailure_wait_seconds = 0'
-    machine, reached = boot(make_pod, lambda fd: faults.fault(fd, call, errno.EIO), config)
+    machine, reached = boot(make_pod, lambda fd: faults.fault(fd, call, errno.EIO))
     assert reached
-    assert "minit: supervise the apps: input/output error" in machine.lines
+    assert "stage1: error of PID 1: OSError: [Errno 5] Input/output error: PID 1 goes on" in machine.lines
+    assert any(line.endswith("]: hello") for line in machine.lines)
+    assert machine.lines[-2:] == ["minit: the pod has ended with 0", "minit: reboot"]
     assert machine.ending == "reboot"
 
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.carried import CarriedCodec
 from minit.base.errors import ManifestError
+from minit.machine.machine import Machine
 from minit.manifest.machineconfig import (
     Clock,
     DeviceRule,
@@ -149,6 +151,13 @@ def test_everything_that_can_be_said() -> None:
             Interface(name="eth1", dhcp=True, dhcp6=True, accept_ra=False, wait_seconds=20),
         ),
     )
+
+
+def test_another_program_has_all_that_was_said() -> None:
+    """The configuration is in the state with which PID 1 goes on in another program."""
+    codec, machine = CarriedCodec(Machine), Machine()
+    machine.config = parse_machine(EVERYTHING, "machine.toml")
+    assert codec.decode(codec.encode(machine)[0], "state").config == machine.config
 
 
 def test_nothing_need_be_said() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.base.carried import CarriedCodec
 from minit.machine.efivariables import GLOBAL, OWN, EfiVariables
 from minit.machine.machinelink import AppHealth, TrialWatch
 from minit.machine.slots import FAILED, TrialRecord, read_trial, write_trial
@@ -45,6 +46,14 @@ def watch(*looks: tuple[float, AppHealth]) -> TrialWatch:
     for seconds, health in looks:
         trial.look({"web": health, "other": GOOD}, 100.0 + seconds)
     return trial
+
+
+def test_a_trial_goes_on_in_another_program_of_pid_1() -> None:
+    """The time of healthy apps counts on."""
+    codec = CarriedCodec(TrialWatch)
+    trial = codec.decode(codec.encode(watch((0, GOOD), (9, GOOD)))[0], "state")
+    trial.look({"web": GOOD, "other": GOOD}, 110.0)
+    assert trial.passed
 
 
 def test_apps_that_stay_healthy() -> None:

@@ -488,6 +488,7 @@ def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int
             reason += ": in a chroot the kernel makes no user namespaces, leave out --private-users"
         raise LaunchError(f"failed to make the pod's namespaces: {reason}") from error
     os.fchdir(pod_directory)
+    assert ends.launcher is not None
     ends.launcher.close()
     return pid, pidfd
 

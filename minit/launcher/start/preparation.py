@@ -148,7 +148,7 @@ def prepare(start: Start, helpers: list[PodHelper]) -> Prepared:
     return Prepared(**vars(placed), trees=trees, groups=groups, life=life)
 
 
-def supervisor_ends(prepared: Prepared, launcher: Socket, lock: int, attributes: Attributes) -> SupervisorEnds:
+def supervisor_ends(prepared: Prepared, launcher: Socket | None, lock: int, attributes: Attributes) -> SupervisorEnds:
     """Return the descriptors for PID 1 at the start of a pod, as far as a host and a machine agree."""
     with Step("open the control group hierarchies"):
         shown = open_hierarchies(prepared.hierarchies)

@@ -42,7 +42,12 @@ class Context:
     """
 
     def __init__(
-        self, traits: PodTraits, apps: Sequence[App], launcher: Socket, journal: Journal, sidecar_filter: bytes = b""
+        self,
+        traits: PodTraits,
+        apps: Sequence[App],
+        launcher: Socket | None,
+        journal: Journal,
+        sidecar_filter: bytes = b"",
     ) -> None:
         self.traits = traits
         self.journal = journal

@@ -31,8 +31,8 @@ class PodPolicy(Carried):
     `cause` then names the app that failed, unless a line has done so. The end is `forced` when no app gets time to end
     by itself. `order` is the order of starts.
 
-    `handle` feeds the life-cycle table. The host is told by `launcher`. `ends_at`, of the monotonic clock, is the end
-    of the longest allowed time, None without one.
+    `handle` feeds the life-cycle table. The host is told by `launcher`, if there is one. `ends_at`, of the monotonic
+    clock, is the end of the longest allowed time, None without one.
     """
 
     exit_code: int | None
@@ -46,7 +46,7 @@ class PodPolicy(Carried):
         self,
         traits: PodTraits,
         apps: Sequence[App],
-        launcher: Socket,
+        launcher: Socket | None,
         journal: Journal,
         handle: Callable[[App, Event], None],
     ) -> None:
@@ -260,7 +260,7 @@ class PodPolicy(Carried):
 
     def _tell_host(self, message: dict[str, object]) -> None:
         """Have the launcher tell who started the pod, if the starter wants to know."""
-        if self._traits.tells_host:
+        if self._traits.tells_host and self._launcher is not None:
             try:
                 send_message(self._launcher, message)
             except OSError:

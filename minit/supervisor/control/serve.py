@@ -361,6 +361,8 @@ class _Server:
             return "the pod is ending"
         if self._clients.offer is not None:
             return "another upgrade is under way"
+        if (obstacle := self._supervisor.outside.obstacle()) is not None:
+            return obstacle
         if len(descriptors) != 1 or not os.fstatvfs(descriptors[0]).f_flag & os.ST_RDONLY:
             return "expected a descriptor of a read-only mount of a stage1 image"
         self._clients.offer = Offer(client.socket.dup(), descriptors[0])
