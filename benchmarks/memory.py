@@ -26,7 +26,7 @@ AT_ONCE = 20
 # Each has a dozen inotify instances, of which a user has 128 as a rule.
 MACHINES_AT_ONCE = 5
 FURTHER_APPS = 20
-_SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 1.0
 
 _SUPERVISORD = """\
 [supervisord]
@@ -84,14 +84,14 @@ def minit(bench: World, pods: int = 1) -> float:
     """Return the megabytes of launcher, PID 1, spawner and sidecar, of all these pods."""
     with ExitStack() as stack:
         launchers = [stack.enter_context(running_pod(bench)) for _ in range(pods)]
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         return sum(pss(pid) for launcher in launchers for pid in descendants(launcher, skip="sleep"))
 
 
 def anonymous(bench: World, apps: int) -> float:
     """Return the megabytes that a pod of so many apps has for itself, which are no pages of files."""
     with running_pod(bench, apps) as launcher:
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         return sum(megabytes(pid, "Pss_Anon") for pid in descendants(launcher, skip="sleep"))
 
 
@@ -109,7 +109,7 @@ def nspawn(bench: World, machines: int) -> float:
             processes.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))
         for process in processes:
             wait_for(lambda pid=process.pid: _runs_sleep(pid), "the machine")  # type: ignore[misc]
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         return sum(pss(pid) for process in processes for pid in descendants(process.pid, skip="sleep"))
     finally:
         for process in processes:
@@ -122,7 +122,7 @@ def nspawn(bench: World, machines: int) -> float:
 def sidecar(bench: World) -> float:
     """Return the megabytes of the sidecar."""
     with running_pod(bench) as pid:
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         [reader] = [each for each in descendants(pid, skip="sleep") if name_of(each) == "iottymux-app"]
         return private(reader)
 
@@ -141,7 +141,7 @@ def conmon(bench: World) -> float:
         process = subprocess.Popen([*command, "--full-attach", "--sync", "-l", f"k8s-file:{bundle}/log"])
         while not (Path(bundle) / "pid").exists():
             time.sleep(0.01)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         figure = private(process.pid)
         os.kill(int((Path(bundle) / "pid").read_text()), signal.SIGKILL)
         process.wait()
@@ -167,7 +167,7 @@ def supervisord(bench: World) -> float:
     process = subprocess.Popen(["supervisord", "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not children(process.pid):
         time.sleep(0.01)
-    time.sleep(_SETTLE_SECONDS)
+    time.sleep(SETTLE_SECONDS)
     figure = sum(map(pss, descendants(process.pid, skip="sleep")))
     process.terminate()
     process.wait()
