@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 
 from minit.base.carried import Carried, CarriedCodec
-from minit.base.errors import ControlError, describe
+from minit.base.errors import ControlError, NoAnswerError, describe
 from minit.base.value import Value
 from minit.launcher.enter.enterpod import enter_pod
 from minit.launcher.leftbehind import settle
@@ -281,9 +281,11 @@ class _Checker:
 
     @staticmethod
     def _is_there() -> bool:
-        """Tell whether PID 1 answers; one that has ended, or is about to, needs no results."""
+        """Tell whether there is a PID 1, even one that hangs; after the end, or right before, nobody needs results."""
         try:
             ask_state()
+        except NoAnswerError:
+            return True
         except ControlError:
             return False
         return True
