@@ -276,11 +276,10 @@ def test_a_launcher_that_cannot_execute(make_pod: MakePod) -> None:
 @pytest.mark.private_users
 def test_a_program_of_another_user(make_pod: MakePod, tmp_path: Path) -> None:
     """The launcher, root of the host, executes nothing that root of a pod's user namespace could have made."""
-    programs = tmp_path / "rootfs/usr/lib/minit/bin"
-    programs.mkdir(parents=True)
+    files = tmp_path / "rootfs/usr/lib/minit"
     pod = make_pod({"a": shell(until_end("exit 5"))})
-    shutil.copy(pod.tree / "rootfs/usr/lib/minit/bin/minit", programs)
-    os.chown(programs / "minit", 65534, 0)
+    shutil.copytree(pod.tree / "rootfs/usr/lib/minit", files, symlinks=True)
+    os.chown(files / "bin/minit", 65534, 0)
     process = pod.start()
     pod.wait_ready()
     offer(pod, tmp_path)
