@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,8 +21,8 @@ from minit.linux import syscalls
 from minit.stage0.pods.poddirectory import open_pod
 from minit.stage0.reports.podtraces import count_errors
 from tests.contract.test_attach import lines_through
-from tests.support.attach import APP
-from tests.support.campaign import campaign
+from tests.support.attach import APP, attach
+from tests.support.campaign import LONG, campaign
 from tests.support.faults import mistaken
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.processes import copy_descriptor, descriptors_of, status_of
@@ -30,6 +31,8 @@ from tests.support.unpack import unpack
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
+# Of a line of much output, in bytes.
+WIDTH = 200
 # Signals and capabilities, and who may trace it.
 LASTING = (
     "Name",
@@ -198,6 +201,36 @@ def test_an_error_of_pid_1(make_pod: MakePod) -> None:
 def test_output_has_no_gap(make_pod: MakePod) -> None:
     """An attached client gets every line while PID 1 is executed again and again."""
     assert lines_through(make_pod, 200_000, (16, 8, 4, 2), reexecute) == b""
+
+
+@pytest.mark.timeout(7200 if LONG else 120)
+def test_much_output(make_pod: MakePod) -> None:
+    """A client gets every line, and the rotated log is whole, of 10 GiB in a long run, while PID 1 is executed."""
+    count = (10 << 30) // WIDTH if LONG else (24 << 20) // WIDTH
+    script = f"read x; busybox awk 'BEGIN {{ for (i = 1; i <= {count}; i++) printf \"%0{WIDTH - 1}d\\n\", i }}'; read x"
+    values = {"coreos.com/rkt/stage2/stdin": "stream", "coreos.com/rkt/stage2/stdout": "log+stream"}
+    values["minit/log-max-size"] = "4Mi"
+    pod = make_pod({APP: shell(script, annotations=[{"name": name, "value": values[name]} for name in values])})
+    process = pod.start()
+    pod.wait_ready()
+    with attach(pod, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as client:
+        assert client.stdin is not None and client.stdout is not None
+        client.stdin.write(b"go\n")
+        got, rest = 0, b""
+        for share in range(1, 21):
+            while got < count * share // 20:
+                piece = os.read(client.stdout.fileno(), 1 << 20)
+                assert piece
+                *lines, rest = (rest + piece).split(b"\n")
+                assert [*map(int, lines)] == [*range(got + 1, got + 1 + len(lines))]
+                got += len(lines)
+            reexecute(pod)
+        client.stdin.write(b"end\n")
+    assert pod.finish(process).returncode == 0
+    files = sorted((pod.stage1 / "rkt/minit/log").glob(f"{APP}.log*"), key=lambda path: path.suffix, reverse=True)
+    kept = [int(line.split()[3]) for path in (*files[1:], files[0]) for line in path.read_bytes().splitlines()]
+    assert len(files) == 5
+    assert kept == [*range(kept[0], count + 1)]
 
 
 def test_kills_meanwhile_lose_no_line(make_pod: MakePod) -> None:
