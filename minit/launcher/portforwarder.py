@@ -8,7 +8,6 @@ sees the address of the bridge as the peer.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -28,7 +27,6 @@ from minit.network.namespace import enter_user_network
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import host_text
 
-_LOWEST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _BACKLOG = 4096
@@ -87,18 +85,8 @@ def _listen(port: ForwardedPort, family: socket.AddressFamily, index: int) -> Li
     except OSError as error:
         sock.close()
         place = f"{port.protocol} port {number} of {host_text(ip_address(address))}"
-        raise NetworkError(f"{place} cannot be forwarded: {describe(error)}{_remedy(error, number)}") from error
+        raise NetworkError(f"{place} cannot be forwarded: {describe(error)}") from error
     return Listening(socket=sock, port=port.pod_port + index)
-
-
-def _remedy(error: OSError, number: int) -> str:
-    if error.errno not in (errno.EACCES, errno.EPERM):
-        return ""
-    with suppress(OSError), open(_LOWEST_PORT, encoding="ascii") as file:
-        lowest = int(file.read())
-        if number < lowest:
-            return f": users may have ports from {lowest} on (net.ipv4.ip_unprivileged_port_start)"
-    return ""
 
 
 class PortForwarder(PodHelper):

@@ -225,7 +225,7 @@ def _plan(loaded: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> Po
 
 def _plan_network(pod: PodInput, hostname: str) -> NetworkPlan | None:
     """Return the networks that a pod joins, None without any, or if the pod has `joined` already."""
-    network = None if pod.joined else plan_pod_network(pod.loaded, pod.flags, pod.sections)
+    network = None if pod.joined else plan_pod_network(pod.loaded, pod.flags, pod.sections, pod.facts.lowest_port)
     # First, so that a bad annotation is refused in every pod.
     if not wants_names(pod.manifest, pod.flags) or network is None:
         return network

@@ -105,6 +105,22 @@ def test_ranges_that_cannot_be(ports: list[ExposedPort], message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_ports_that_only_root_may_have() -> None:
+    """A port below the caller's lowest is refused with that number, unless a service manager has opened the port."""
+    opened = Port(name="http", protocol="tcp", port=80, socket_activated=True)
+    manifest = PodManifest(ac_version="1.30.0", apps=(), ports=(want("range", 1016), want("dns", 1024)))
+    sections = {"a": section(RANGE, DNS)}
+    with pytest.raises(PlanError) as caught:
+        plan_ports(manifest, sections, 1024)
+    assert str(caught.value) == (
+        "pod: ports[0]: tcp port 1016 of the machine: users may have ports from 1024 on"
+        " (net.ipv4.ip_unprivileged_port_start)"
+    )
+    assert len(plan_ports(manifest, sections, 1016)) == 2
+    manifest = PodManifest(ac_version="1.30.0", apps=(), ports=(want("http", 80),))
+    assert plan_ports(manifest, {"a": section(opened)}, 1024) == (forwarded("tcp", 80, 80),)
+
+
 def test_ranges_side_by_side() -> None:
     """They do not overlap."""
     ports = (want("range", 100), want("http", 99), want("range", 109))

@@ -41,6 +41,7 @@ from minit.podfiles.usersdirectory import is_of_user
 
 _MAXIMUM_BYTES = 4 << 20
 _MOST_THREADS = "/proc/sys/kernel/threads-max"
+_LOWEST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 # Of a kernel with mq_overview(7).
 _QUEUES = "/proc/sys/fs/mqueue"
 # Variables of rkt and the host's service manager of no use to stage1 yet.
@@ -128,6 +129,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags, l
         machine=os.uname().machine,
         has_cgroups=bool(hierarchies) or is_of_user(),
         delegated_groups=bool(hierarchies) if is_of_user() else None,
+        lowest_port=int(_read_text(_LOWEST_PORT)) if is_of_user() else 0,
         is_unified=bool(hierarchies) and all(hierarchy.is_v2 for hierarchy in hierarchies),
         terminal_type=os.environ.get("TERM"),
         limits=tuple(limits),

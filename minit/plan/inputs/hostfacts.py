@@ -30,6 +30,8 @@ class HostFacts(Value):
     """The architecture, as uname(2) has the name."""
     delegated_groups: bool | None = None
     """Whether a user without root has control groups to write to, delegated by root; None for root."""
+    lowest_port: int = 0
+    """The first port of the machine that the caller may have."""
     is_unified: bool = False
     """Whether the unified hierarchy of control groups is the only one."""
     terminal_type: str | None = None

@@ -32,8 +32,12 @@ def joins_networks(networks: tuple[str, ...]) -> bool:
     return is_contained(networks) and "none" not in networks
 
 
-def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> NetworkPlan | None:
-    """Return the networks that the pod joins, None without any; PlanError for wishes that need a network."""
+def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App], lowest_port: int) -> NetworkPlan | None:
+    """
+    Return the networks that the pod joins, None without any; PlanError for wishes that need a network.
+
+    The caller may have ports of the machine from `lowest_port` on.
+    """
     if not joins_networks(flags.networks):
         if not is_contained(flags.networks):
             return None
@@ -44,7 +48,7 @@ def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Netw
     names = [runtime.name for runtime in pod.manifest.apps]
     return NetworkPlan(
         networks=plan_networks(pod.networks, flags.networks),
-        ports=plan_ports(pod.manifest, dict(zip(names, sections))),
+        ports=plan_ports(pod.manifest, dict(zip(names, sections)), lowest_port),
         host_dns=wants_host_dns(pod.manifest, flags),
     )
 

@@ -18,15 +18,17 @@ _EVERY_ADDRESS = "0.0.0.0"
 _PROTOCOLS = ("tcp", "udp")
 
 
-def plan_ports(manifest: PodManifest, sections: Mapping[str, App]) -> tuple[ForwardedPort, ...]:
+def plan_ports(manifest: PodManifest, sections: Mapping[str, App], lowest_port: int = 0) -> tuple[ForwardedPort, ...]:
     """
     Return the ports to forward, in the manifest's order; `sections` are the apps' own sections by name.
 
-    PlanError for a port that leads nowhere, or that has been given away.
+    PlanError for a port that leads nowhere, or that has been given away, and for a port of the machine below
+    `lowest_port` that nobody has opened for the pod.
     """
     planned: list[ForwardedPort] = []
     for index, exposed in enumerate(manifest.ports):
-        port = _plan_port(exposed, f"pod: ports[{index}]", manifest, sections)
+        place = f"pod: ports[{index}]"
+        port = _plan_port(exposed, place, manifest, sections, lowest_port)
         for other in planned:
             if overlap(port.host_ports, other.host_ports):
                 raise PlanError(f"port {describe_port(port)} already mapped to pod port {other.pod_port}")
@@ -50,7 +52,9 @@ def numbers_text(first: int, count: int) -> str:
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
-def _plan_port(exposed: ExposedPort, place: str, manifest: PodManifest, sections: Mapping[str, App]) -> ForwardedPort:
+def _plan_port(
+    exposed: ExposedPort, place: str, manifest: PodManifest, sections: Mapping[str, App], lowest_port: int
+) -> ForwardedPort:
     port = exposed.pod_port or _find_port(exposed.name, sections)
     number, count = port.port, port.count
     if port.socket_activated and exposed.pod_port is None:
@@ -60,6 +64,11 @@ def _plan_port(exposed: ExposedPort, place: str, manifest: PodManifest, sections
         count = 1
     if port.protocol not in _PROTOCOLS:
         raise PlanError(f'{place}: port "{exposed.name}": cannot forward protocol "{port.protocol}", only tcp and udp')
+    if exposed.host_port < lowest_port and not port.socket_activated:
+        raise PlanError(
+            f"{place}: {port.protocol} port {exposed.host_port} of the machine: users may have ports from {lowest_port}"
+            " on (net.ipv4.ip_unprivileged_port_start)"
+        )
     if exposed.host_port + count - 1 > MAX_PORT:
         raise PlanError(
             f'{place}: port "{exposed.name}" is {count} ports: the host has not so many from {exposed.host_port} on'
