@@ -193,7 +193,7 @@ def _app_base(pod: Pod, app: RuntimeApp, trees: TreeStore) -> Iterator[tuple[int
         rootfs = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app.name)}"
         if pod.has_file(paths.POD_OVERLAY_PREPARED) and not overlay.is_mounted_at(pod.path / rootfs):
             # Mounts would not show what is written to the layers.
-            reason = f'the root of app "{app.name}" is not mounted any more, and can only be read'
+            reason = f'the root of app "{app.name}" is not mounted any more, and can only be read: start the pod first'
             yield stack.enter_context(open_rootfs(pod, app.name, trees)), reason
             return
         root = syscalls.openat2(pod.fd, rootfs, _DIRECTORY, resolve=_BENEATH)
