@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from minit.base.idrange import IdRange
+from minit.linux import syscalls
+from minit.linux.idmapping import open_user_namespace
 from tests.support.campaign import LONG
 from tests.support.ordinaryuser import HOME, NAME, OrdinaryUser
 from tests.support.stage0_world import write_app
@@ -166,6 +169,38 @@ def test_a_lost_keeper_is_replaced(clean: OrdinaryUser) -> None:
     namespaces = {os.readlink(f"/proc/{pid}/ns/user") for pid, name in clean.processes().items() if name == "minit"}
     assert len(namespaces) == 1
     assert clean.minit("enter", "first", "/bin/busybox", "true").returncode == 0
+
+
+def test_a_disk_of_the_host_that_comes_later(clean: OrdinaryUser) -> None:
+    """A disk that root mounts is seen in the namespace that was there before."""
+    mounts = clean.words(())[:2]
+    disks = f"{HOME}/disks"
+    script = f"mkdir {disks} && mount -t tmpfs none {disks} && mount --make-shared {disks} && mkdir {disks}/new"
+    subprocess.run([*mounts, "sh", "-ec", script], check=True)
+    try:
+        words = clean.words(clean.minit_words("unshare", "sh", "-c", f"echo inside; read -r line; ls {disks}/new"))
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as inside:
+            assert inside.stdin is not None and inside.stdout is not None
+            assert inside.stdout.readline() == "inside\n"
+            script = f"mount -t tmpfs none {disks}/new && touch {disks}/new/seen"
+            subprocess.run([*mounts, "sh", "-ec", script], check=True)
+            assert inside.communicate("go\n")[0] == "seen\n"
+    finally:
+        subprocess.run([*mounts, "sh", "-c", f"umount -R {disks} && rmdir {disks}"], check=True)
+
+
+def test_a_kernel_that_gives_no_user_namespace(clean: OrdinaryUser) -> None:
+    """The error names the setting, with the remedy."""
+
+    def limit() -> None:
+        namespace = open_user_namespace(IdRange(shift=0, count=(1 << 32) - 2))
+        syscalls.setns(namespace, syscalls.CLONE_NEWUSER)
+        os.close(namespace)
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+    done = clean.minit(f"--dir={HOME}/limited", "gc", before=limit)
+    problem = "cannot make a user namespace: no space left on device: user.max_user_namespaces is 0"
+    assert (done.returncode, done.stdout, done.stderr) == (254, "", f"gc: {problem}: let root set a number\n")
 
 
 def test_commands_at_once_make_one_namespace(clean: OrdinaryUser) -> None:

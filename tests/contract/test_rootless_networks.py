@@ -18,6 +18,7 @@ import pytest
 
 from minit.network.namespace import run_in_namespace
 from tests.contract.test_rootless import DATA, IMAGE, clean, user
+from tests.support.dnsserver import DnsServer
 from tests.support.ordinaryuser import HOME, OrdinaryUser
 from tests.support.stage0_world import without_progress
 from tests.support.waiting import wait_for
@@ -124,6 +125,21 @@ def test_pods_find_each_other_and_the_way_out(clean: OrdinaryUser, machine: tupl
     done = run(clean, f"{question}; {out}; {closed}")
     lines = [line.partition("]: ")[2] for line in done.stdout.splitlines()]
     assert "page" in lines and lines[-2:] == ["out", "closed"], done
+
+
+def test_a_name_server_on_the_loopback_interface(clean: OrdinaryUser) -> None:
+    """The uplink passes the questions of a pod on to a server that only the machine reaches."""
+    address = f"127.53.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
+    (clean.home / "resolv.conf").write_text(f"nameserver {address}\n")
+    mounts = clean.words(())[:2]
+    subprocess.run([*mounts, "mount", "--bind", f"{HOME}/resolv.conf", "/etc/resolv.conf"], check=True)
+    try:
+        with DnsServer(address) as server:
+            server.hosts["db.example.com"] = ["192.0.2.7"]
+            done = run(clean, "busybox nslookup -type=a db.example.com")
+    finally:
+        subprocess.run([*mounts, "umount", "/etc/resolv.conf"], check=True)
+    assert "Address: 192.0.2.7" in done.stdout and address not in done.stdout, done.stderr
 
 
 def test_packets_of_pods_are_as_large_as_those_of_the_uplink(clean: OrdinaryUser) -> None:

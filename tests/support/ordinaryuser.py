@@ -12,7 +12,8 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from minit.launcher.cgroups import Hierarchy, read_hierarchies
@@ -114,9 +115,13 @@ class OrdinaryUser:
         """Return the words of a `minit` command."""
         return [sys.executable, "-m", "minit", *words]
 
-    def minit(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a `minit` command to its end, without an interpreter's start."""
-        return forked_minit(words, self.environment, Path(HOME), self._become)
+    def minit(self, *words: str, before: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
+        """
+        Run a `minit` command to its end, without an interpreter's start.
+
+        `before` is what the process does as root among the user's mounts.
+        """
+        return forked_minit(words, self.environment, Path(HOME), partial(self._become, before))
 
     def processes(self) -> dict[int, str]:
         """Return the user's processes, and those of the user's subordinate ids, with their names."""
@@ -150,13 +155,15 @@ class OrdinaryUser:
         for name in ("subuid", "subgid"):
             (self._etc / name).write_text(f"{NAME}:{self._first}:{blocks * _BLOCK}\n" if blocks else "")
 
-    def _become(self) -> None:
+    def _become(self, before: Callable[[], None] | None) -> None:
         """Make this process one of the user's, as that of `words`."""
         for group in self._groups:
             (group / "cgroup.procs").write_text("0")
         namespace = os.open(f"/proc/{self._holder}/ns/mnt", os.O_RDONLY)
         syscalls.setns(namespace, syscalls.CLONE_NEWNS)
         os.close(namespace)
+        if before is not None:
+            before()
         os.setgroups([])
         os.setresgid(self.uid, self.uid, self.uid)
         os.setresuid(self.uid, self.uid, self.uid)
