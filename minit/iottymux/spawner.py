@@ -165,7 +165,7 @@ def hand_over(
     send_message(link, message, [*own, *(fd for _, fd in attachable)])
 
 
-class _Belongings(Value):
+class Belongings(Value):
     """
     Things for a sidecar from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
 
@@ -182,15 +182,15 @@ def _run_as_spawner(socket: Socket, filter: bytes) -> None:
     with Step("set up the spawner"):
         belongings = _set_up(filter)
     with Step("answer PID 1"):
-        while _answer_request(socket, belongings):
+        while answer_request(socket, belongings):
             pass
 
 
-def _set_up(filter: bytes) -> _Belongings:
+def _set_up(filter: bytes) -> Belongings:
     """Give up everything that neither the spawner nor a sidecar needs; return the belongings."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    belongings = _Belongings(
+    belongings = Belongings(
         log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
         kubernetes_log=_open_if_there(paths.STAGE1_KUBERNETES_LOG),
         null=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
@@ -215,7 +215,7 @@ def _open_if_there(path: str) -> int | None:
         return None
 
 
-def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
+def answer_request(socket: Socket, belongings: Belongings) -> bool:
     """Fork the next sidecar on request of PID 1; False once PID 1 is gone."""
     message, descriptors = receive_message(socket)
     if message is None:
@@ -226,7 +226,7 @@ def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
         try:
             _, pidfd = clone(
                 SIDECAR,
-                lambda: _run_as_sidecar(app, link, belongings),
+                lambda: run_as_sidecar(app, link, belongings),
                 {"log directories": logs, "null": belongings.null, "link": fd},
                 of=app,
                 tell=lambda error: complain(f"iottymux: app {app}: {describe(error)}"),
@@ -246,7 +246,8 @@ def _answer(link: Socket, message: dict[str, object], descriptors: Sequence[int]
         pass  # PID 1 waits for this sidecar no more
 
 
-def _run_as_sidecar(app: str, link: Socket, belongings: _Belongings) -> None:
+def run_as_sidecar(app: str, link: Socket, belongings: Belongings) -> None:
+    """Wait for the streams of a process of `app` at the link, and serve the streams; return if PID 1 sends none."""
     message, descriptors = receive_message(link)
     if message is None:
         return  # PID 1 does not know this sidecar

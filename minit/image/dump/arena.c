@@ -28,13 +28,16 @@ static SAVED char *next_free = arena;
 
 /*
  * Of the blocks that a dump has some are written to while it runs, to count the objects in them. If it is known which
- * (profile.c), they lie together, at the start of the arena, so that fewer pages have to be copied. A block is known by
- * its number: an interpreter that does the same takes the same blocks in the same order.
+ * (profile.c), they lie together, at the start of the arena, so that fewer pages have to be copied: first those of the
+ * program that runs most often at once. A block is known by its number: an interpreter that does the same takes the
+ * same blocks in the same order.
  */
 static unsigned blocks_taken;
-static const char *is_hot;
-static size_t is_hot_count;
-static char *next_hot, *hot_end;
+static const char *places;
+static size_t places_count;
+static struct {
+    char *next, *end;
+} hot[HOT_PLACES];
 static unsigned *block_numbers;
 
 struct block {
@@ -82,11 +85,15 @@ static void *take(size_t header, size_t size, size_t alignment)
 /* Returns a block for what is written to; NULL if the one that is taken now is not. */
 static void *take_hot(size_t size)
 {
-    char *start = align(next_hot, HEADER, GRANULE);
+    int place = blocks_taken < places_count ? places[blocks_taken] : 0;
+    char *start;
 
-    if (blocks_taken >= is_hot_count || !is_hot[blocks_taken] || start + size > hot_end)
+    if (!place)
         return NULL;
-    next_hot = start + size;
+    start = align(hot[place - 1].next, HEADER, GRANULE);
+    if (start + size > hot[place - 1].end)
+        return NULL;
+    hot[place - 1].next = start + size;
     return start;
 }
 
@@ -252,13 +259,15 @@ void arena_seal(void)
         }
 }
 
-/* Has the blocks for whose numbers there is a 1 lie in `size` bytes of their own. Before any is taken. */
-void arena_separate(const char *numbers, size_t count, size_t size)
+/* Has the blocks for whose numbers there is a 1 or 2 lie in the first or second place, of `sizes`. Before any is taken. */
+void arena_separate(const char *numbers, size_t count, const size_t *sizes)
 {
-    is_hot = numbers;
-    is_hot_count = count;
-    next_hot = arena_pages(size);
-    hot_end = next_free;
+    places = numbers;
+    places_count = count;
+    for (int i = 0; i < HOT_PLACES; i++) {
+        hot[i].next = arena_pages(sizes[i]);
+        hot[i].end = next_free;
+    }
 }
 
 /* Keeps the number of the last block that each granule belonged to, from 1 on; with room for the whole arena. */

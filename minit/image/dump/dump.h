@@ -38,7 +38,8 @@ void *arena_pages(size_t size);
 size_t arena_used(void);
 size_t arena_filled(void);
 void arena_seal(void);
-void arena_separate(const char *is_hot, size_t count, size_t size);
+#define HOT_PLACES 2
+void arena_separate(const char *places, size_t count, const size_t *sizes);
 void arena_number(unsigned *numbers);
 
 /* profile.c */

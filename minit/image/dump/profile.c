@@ -47,11 +47,11 @@ void use_profile(const char *directory)
         return;
     fd = open_in(directory, "hot", O_RDONLY);
     if (fd >= 0) {
-        if (fstat(fd, &status) < 0 || (size_t)status.st_size < sizeof *hot ||
+        if (fstat(fd, &status) < 0 || (size_t)status.st_size < HOT_PLACES * sizeof *hot ||
             (hot = mmap(NULL, status.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
             fail("cannot read which blocks are hot: %s", strerror(errno));
         close(fd);
-        arena_separate((char *)(hot + 1), status.st_size - sizeof *hot, *hot);
+        arena_separate((char *)(hot + HOT_PLACES), status.st_size - HOT_PLACES * sizeof *hot, hot);
     } else {
         if (snprintf(trace, sizeof trace, "%s/written", directory) >= (int)sizeof trace)
             fail("%s is too long", directory);

@@ -8,7 +8,7 @@ Builds a program that starts with imported modules, from the static library of t
 Written memory of a program lies together, so that processes copy fewer pages: CPython counts references to a used
 object, and so writes to the object. Used objects would lie anywhere among unused objects, and each use would copy a
 page. profile.c finds the memory that a program writes to, noting.py tells likely addresses, and the next dumper puts
-the blocks together.
+the blocks together: those of a sidecar at one place, since a pod has a sidecar for each app, all others at the next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import sysconfig
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from minit.base.errors import ImageError
@@ -64,7 +64,7 @@ LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython",
 _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
 """Prefixes of the names of functions that a static library may call and lack, and of functions in sha2.c."""
 
-_ARENA_ADDRESS = 0x10000000
+ARENA_ADDRESS = 0x10000000
 """The address in layout.ld."""
 
 _GRANULE_BYTES = 16
@@ -120,8 +120,8 @@ def build_dump(output: Path, recipe: Recipe, names: Sequence[str], objects: Iter
     profile.mkdir()
     write_dump(recipe, first, profile)
     noting, features = ((_PARTS / name).read_text() for name in ("noting.py", "features.py"))
-    noted = _run([first, "-c", noting, features, *names], Path("/"))
-    _choose_blocks_at(profile, map(int, noted.split()))
+    noted = _run([first, "-c", noting, features, *names], scratch)
+    choose_blocks_at(profile, [[int(address) for address in line.split()] for line in noted.splitlines()])
     for path in (output, scratch / "again"):
         write_dump(recipe, path, profile)
     if not filecmp.cmp(output, scratch / "again", shallow=False):
@@ -183,25 +183,32 @@ def choose_hot_blocks(profile: Path) -> bool:
     granules = Counter(number for number in numbers if number in hot)
     hot = {number for number in hot if granules[number] * _GRANULE_BYTES <= _MAX_BYTES}
     if hot:
-        _write_hot_blocks(profile, hot, sum(granules[number] for number in hot) * _GRANULE_BYTES)
+        size_bytes = sum(granules[number] for number in hot) * _GRANULE_BYTES
+        _write_hot_blocks(profile, dict.fromkeys(hot, 1), [size_bytes, 0])
     return bool(hot)
 
 
-def _choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
-    """Write the file for the next dumper, with the blocks at `addresses` in the profile of a dumper."""
+def choose_blocks_at(profile: Path, addresses: Sequence[Sequence[int]]) -> None:
+    """Write the file for the next dumper: the last addresses are for the second place, all before for the first."""
     numbers = array("I", (profile / "numbers").read_bytes())
-    places = ((address - _ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)
-    hot = {numbers[place] for place in places if 0 <= place < len(numbers)} - {0}
+    hot: dict[int, int] = {}
+    for at, group in enumerate(addresses, 1):
+        place = 2 if at == len(addresses) else 1
+        granules = ((address - ARENA_ADDRESS) // _GRANULE_BYTES for address in group)
+        for number in (numbers[granule] for granule in granules if 0 <= granule < len(numbers)):
+            hot.setdefault(number, place)
+    hot.pop(0, None)
+    counts = Counter(hot.get(number) for number in numbers)
     # With room for freed blocks, which are counted only by the granules that no later block took.
-    size_bytes = sum(number in hot for number in numbers) * _GRANULE_BYTES * 5 // 4
-    _write_hot_blocks(profile, hot, size_bytes)
+    _write_hot_blocks(profile, hot, [counts[place] * _GRANULE_BYTES * 5 // 4 for place in (1, 2)])
 
 
-def _write_hot_blocks(profile: Path, hot: set[int], size_bytes: int) -> None:
+def _write_hot_blocks(profile: Path, hot: Mapping[int, int], sizes_bytes: Sequence[int]) -> None:
+    """Write the file `hot`: the sizes of both places, and the place for each block, 0 for none."""
     table = bytearray(max(hot, default=0))
-    for number in hot:
-        table[number - 1] = 1
-    (profile / "hot").write_bytes(struct.pack("N", size_bytes) + table)
+    for number, place in hot.items():
+        table[number - 1] = place
+    (profile / "hot").write_bytes(struct.pack("NN", *sizes_bytes) + table)
 
 
 def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:
