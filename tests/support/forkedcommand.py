@@ -45,8 +45,11 @@ def quick_words() -> list[str]:
         if not is_current(made):
             shutil.copy(_PROJECT / "bin/minit", directory)
             shutil.copy(Path(sys.executable).with_name("minit-plain"), directory)
+            made.unlink(missing_ok=True)
             build_command(made)
-        shutil.copy(made, program)
+        # By a rename: other workers may be executing the program.
+        shutil.copy(made, program.with_suffix(".new"))
+        program.with_suffix(".new").rename(program)
     return [f"{directory}/minit"]
 
 
