@@ -816,6 +816,8 @@ def test_a_sidecar_killed_while_it_hands_clients_over(serve: Serve) -> None:
     clients = [served.connect("stdout") for _ in range(400)]
     wait_for(lambda: served.status()["clients"] == len(clients), "the clients")
     leaving = served.leave()
+    assert served.attachable.predecessor is not None
+    select.select([served.attachable.predecessor], [], [])
     os.kill(leaving, signal.SIGKILL)
     os.waitpid(leaving, 0)
     served.start(renewed=True)
