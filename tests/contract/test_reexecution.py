@@ -98,8 +98,8 @@ def make_errors(pod: PodDirectory, launcher: int, count: int = 1) -> None:
         {int(name[8:-1]): fd for fd, name in descriptors_of(pid).items() if name.startswith("socket:")}
         for pid in (launcher, pod.pid)
     )
-    # Both ends of a pair have numbers made one after the other.
-    [fd] = [fd for number, fd in ours.items() if {number - 1, number + 1} & theirs.keys()]
+    # Both ends of a pair have numbers made one after the other, but for other sockets of a busy machine.
+    fd = min((abs(number - other), fd) for number, fd in ours.items() for other in theirs if other != number)[1]
     with socket.socket(fileno=copy_descriptor(launcher, fd)) as link:
         for _ in range(count):
             link.send(b"{}")
