@@ -98,6 +98,11 @@ class CarriedCodec:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise ManifestError(f"{place}: not of this version: {error!r}") from error
 
+    @staticmethod
+    def fields(data: bytes) -> list[dict[str, Any]]:
+        """Return the fields of each object in `data`, as JSON, for a program that cannot make the objects."""
+        return [fields for _, fields in json.loads(data)["objects"]]
+
     def _learn(self, kind: type[Carried | Value]) -> None:
         if kind in self.forms:
             return

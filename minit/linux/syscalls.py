@@ -440,6 +440,15 @@ def pidfd_send_signal(pidfd: int, number: int) -> None:
     call(None, _SYS_PIDFD_SEND_SIGNAL, pidfd, number, None, 0)
 
 
+def send_signals(pidfd: int, *numbers: int) -> None:
+    """Signal the process of a pidfd, in this order; nothing for a process that has ended."""
+    try:
+        for number in numbers:
+            pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        pass
+
+
 def reset_signal(number: int) -> None:
     """Give a signal its default disposition, also one that the C library keeps for itself, rt_sigaction(2)."""
     call(None, _SYS_RT_SIGACTION, number, bytes(_KERNEL_SIGACTION_BYTES), None, _KERNEL_SIGSET_BYTES)

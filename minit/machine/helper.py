@@ -14,7 +14,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum
 
 from minit.base.carried import Carried, Descriptor
@@ -216,9 +215,8 @@ class Helper(Carried):
 
     def _kill(self) -> None:
         self._reason = "hangs"
-        with suppress(ProcessLookupError):
-            if self._process is not None:
-                syscalls.pidfd_send_signal(self._process, signal.SIGKILL)
+        if self._process is not None:
+            syscalls.send_signals(self._process, signal.SIGKILL)
         self._set(_KILL_SECONDS, _Due.GIVE_UP)
 
     def _end(self) -> None:

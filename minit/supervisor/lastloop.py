@@ -7,7 +7,6 @@ one step for one app: the other apps, and the later steps, go on.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
@@ -17,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from minit.base.carried import CarriedCodec
 from minit.base.errors import EXIT_FAILURE
 from minit.linux.loop import Loop, wait_readable
 from minit.linux.messages import Socket, read_memory_file, receive_message, reserve_memory_file
 from minit.linux.stdio import complain_at_once
-from minit.linux.syscalls import read_sent_signals
+from minit.linux.syscalls import read_sent_signals, send_signals
 from minit.plan.podplan import PodTraits
 from minit.plan.process import HANDLER_POST_STOP
 from minit.podfiles import paths
@@ -37,7 +37,7 @@ from minit.supervisor.apps.lifecycle import RESTING, Action, State
 from minit.supervisor.apps.outputs import DRAIN_STALL_SECONDS, fails_by_loss
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER, BY_SIGNAL, PodPolicy
-from minit.supervisor.apps.processes import KILL_WAIT_SECONDS, ask_to_end, describe_processes, kill_process
+from minit.supervisor.apps.processes import KILL_WAIT_SECONDS, ask_to_end, describe_processes
 from minit.supervisor.apps.starts import failure_of
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import Outside, tell_seconds
@@ -359,7 +359,7 @@ class LastLoop:
         for process in (app.run if _is_alive(app.run) else None, app.run.handler):
             if process is not None and process.pidfd is not None:
                 with self._shield("kill"):
-                    kill_process(process.pidfd)
+                    send_signals(process.pidfd, signal.SIGKILL)
 
     def _let_go(self, app: App) -> None:
         self._gone.add(app.name)
@@ -427,7 +427,7 @@ def end_without_objects(memory: int, why: str) -> None:
     The ends are recorded, and the output is waited for, as far as the state tells of processes.
     """
     complain_at_once(f"stage1: PID 1 cannot go on: {why}: all apps are killed")
-    objects = [fields for _, fields in json.loads(read_memory_file(memory))["objects"]]
+    objects = CarriedCodec.fields(read_memory_file(memory))
     apps = [(fields["name"], objects[fields["run"]]) for fields in objects if "run" in fields and "name" in fields]
     by_pid = {run["pid"]: name for name, run in apps if run["pid"] and run["reaped"] is None and run["end"] is None}
     sidecars = [fields["sidecar"] for fields in objects if fields.get("sidecar") is not None]

@@ -336,10 +336,7 @@ def _file_name(container_id: str, interface: str) -> str:
 
 
 def _kill(pid: int, pidfd: int) -> None:
-    try:
-        syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it has ended just now
+    syscalls.send_signals(pidfd, signal.SIGKILL)
     if not wait_readable([pidfd], _SECONDS_TO_DIE):
         raise NetworkError(f"process {pid}, which keeps a lease, cannot be killed")
     try:

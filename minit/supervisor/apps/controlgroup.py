@@ -167,11 +167,8 @@ class Group(Carried):
             # A pid may have been reused between the two calls; the group decides about the present owner.
             present = set(self.processes())
             for pid, pidfd in held.items():
-                try:
-                    for number in numbers if pid in present else ():
-                        syscalls.pidfd_send_signal(pidfd, number)
-                except ProcessLookupError:
-                    pass
+                if pid in present:
+                    syscalls.send_signals(pidfd, *numbers)
         finally:
             for pidfd in held.values():
                 os.close(pidfd)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,7 +36,6 @@ from minit.supervisor.apps.context import Context
 from minit.supervisor.apps.lifecycle import Event, State
 from minit.supervisor.apps.pidgroup import PidGroup
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.processes import kill_process
 from minit.supervisor.exec.child import NotFound, copy_root, find_executable
 from minit.supervisor.exec.privileges import Command, choose_profile, execute
 from minit.supervisor.output.streams import Streams
@@ -74,7 +74,7 @@ class Handlers(Carried):
         if app.run.handler is not None and app.run.handler.name == _HANDLER_OF.get(app.state):
             return  # it was started before an error
         if app.run.handler is not None:
-            kill_process(app.run.handler.pidfd)
+            syscalls.send_signals(app.run.handler.pidfd, signal.SIGKILL)
         else:
             self._run(app)
 
@@ -82,7 +82,7 @@ class Handlers(Carried):
         """End the pre-stop hook of an app, which takes longer than the app has."""
         complain_at_once(f'stage1: app "{app.name}": {HOOK_PRE_STOP}: not over within the grace period')
         if app.run.handler is not None:
-            kill_process(app.run.handler.pidfd)
+            syscalls.send_signals(app.run.handler.pidfd, signal.SIGKILL)
         if app.run.wakes_at is not None:
             self._journal.event(PodEvent.HANDLER_ENDED, app=app.name, handler=HOOK_PRE_STOP, end="cut short")
 

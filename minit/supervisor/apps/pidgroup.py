@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from contextlib import suppress
 from typing import NoReturn
 
 from minit.base.carried import Descriptor
@@ -72,8 +71,7 @@ class PidGroup(Group):
         """Kill all by the end of the first process; the namespace takes no more processes."""
         self._is_ended = True
         if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            syscalls.send_signals(self._pidfd, signal.SIGKILL)
 
     def end(self) -> None:
         """End the first process, and let go of the namespace."""

@@ -7,11 +7,10 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from minit.linux.loop import Loop
 from minit.linux.process import wait_channel
-from minit.linux.syscalls import pidfd_send_signal
+from minit.linux.syscalls import send_signals
 from minit.supervisor.apps.podapp import App
 
 KILL_WAIT_SECONDS = 10.0
@@ -48,9 +47,9 @@ class Processes:
         app.group.kill()
         # Between the fork and the join a process is not in the group yet.
         if app.run.end is None and app.run.pidfd is not None:
-            kill_process(app.run.pidfd)
+            send_signals(app.run.pidfd, signal.SIGKILL)
         if app.run.handler is not None:
-            kill_process(app.run.handler.pidfd)
+            send_signals(app.run.handler.pidfd, signal.SIGKILL)
 
     def clear(self, app: App) -> None:
         """Give all of an app but its main process, which waits, the time to be killed by `is_clear`."""
@@ -107,9 +106,7 @@ def ask_to_end(app: App) -> None:
     numbers = app.spec.life.stop_signal if run.end is None else signal.SIGTERM, signal.SIGCONT
     told = app.group.signal(*numbers)
     if run.end is None and run.pidfd is not None and run.pid not in told:
-        with suppress(ProcessLookupError):
-            for number in numbers:
-                pidfd_send_signal(run.pidfd, number)
+        send_signals(run.pidfd, *numbers)
 
 
 def describe_processes(app: App, but: int | None = None) -> str:
@@ -118,11 +115,3 @@ def describe_processes(app: App, but: int | None = None) -> str:
     proc_pid_wchan(5).
     """
     return ", ".join(f"{pid} ({wait_channel(pid)})" for pid in app.group.processes() if pid != but)
-
-
-def kill_process(pidfd: int) -> None:
-    """Send SIGKILL to one process; nothing for an ended one."""
-    try:
-        pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

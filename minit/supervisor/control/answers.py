@@ -13,7 +13,6 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import minit
@@ -417,8 +416,8 @@ def _signal(supervisor: Supervisor, request: SignalApp) -> Reply:
         return Refusal(error='"signal": expected the number of a signal'), []
     if app.state != State.RUNNING or not app.run.has_started or app.run.pidfd is None:
         return Refusal(error=f'app "{app.name}" does not run'), []
-    with suppress(ProcessLookupError):  # its end is about to be read
-        syscalls.pidfd_send_signal(app.run.pidfd, request.signal)
+    # The end may be about to be read.
+    syscalls.send_signals(app.run.pidfd, request.signal)
     return Answer(), []
 
 

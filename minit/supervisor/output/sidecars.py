@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from minit.base.carried import Carried
 from minit.base.errors import LaunchError, describe
@@ -102,7 +101,7 @@ class Sidecars(Carried):
         for streams in self._read:
             if streams.sidecar is not None and app in (None, streams.app):
                 # After its end another one opens the log anew.
-                _send(streams.sidecar, signal.SIGHUP)
+                syscalls.send_signals(streams.sidecar, signal.SIGHUP)
 
     def exchange(self, filter: bytes) -> None:
         """
@@ -121,7 +120,7 @@ class Sidecars(Carried):
     def _tell_leaving(self) -> None:
         for streams in self._read:
             if streams.is_leaving and streams.sidecar is not None:
-                _send(streams.sidecar, LEAVE)
+                syscalls.send_signals(streams.sidecar, LEAVE)
 
     def unread_bytes(self) -> int:
         """Return how much output waits to be read."""
@@ -267,9 +266,7 @@ class Sidecars(Carried):
             self._stop_hearing(streams)
         else:
             self._loop.unwatch(link)
-            assert streams.sidecar is not None
-            self._loop.unwatch(streams.sidecar)
-            streams.close_fields("sidecar")
+            self._forget_sidecar(streams)
             self._succeed(streams)
 
     def _succeed(self, streams: Streams) -> None:
@@ -347,10 +344,13 @@ class Sidecars(Carried):
         for fd in streams.abandoned:
             self._loop.watch(fd, lambda _, fd=fd: self._drop(streams, fd))  # type: ignore[misc]
 
-    def _on_end(self, streams: Streams) -> None:
+    def _forget_sidecar(self, streams: Streams) -> None:
         assert streams.sidecar is not None
         self._loop.unwatch(streams.sidecar)
         streams.close_fields("sidecar")
+
+    def _on_end(self, streams: Streams) -> None:
+        self._forget_sidecar(streams)
         self._stop_hearing(streams)
         # Unsent output of a killed sidecar is in the rings, and the clients may come back.
         if streams.at_end and not streams.has_clients:
@@ -391,7 +391,7 @@ class Sidecars(Carried):
     def _lose(self, streams: Streams) -> None:
         """Give up output, and count the loss."""
         if streams.sidecar is not None:
-            _send(streams.sidecar, signal.SIGKILL)
+            syscalls.send_signals(streams.sidecar, signal.SIGKILL)
             # Work of the sidecar before the death is not lost.
             wait_readable([streams.sidecar], _DEATH_SECONDS)
         self._finish_log(streams)
@@ -413,9 +413,8 @@ class Sidecars(Carried):
     def _discard(self, streams: Streams) -> None:
         """Give up output whether read or not."""
         if streams.sidecar is not None:
-            _send(streams.sidecar, signal.SIGKILL)
-            self._loop.unwatch(streams.sidecar)
-            streams.close_fields("sidecar")
+            syscalls.send_signals(streams.sidecar, signal.SIGKILL)
+            self._forget_sidecar(streams)
         self._stop_hearing(streams)
         for fd in streams.abandoned:
             self._loop.unwatch(fd)
@@ -430,9 +429,3 @@ class Sidecars(Carried):
             if each.app == streams.app and each.earlier is not None and not (each.started_at or each.failures):
                 each.renew_at = time.monotonic()
         self._on_end_of_output(streams.app)
-
-
-def _send(sidecar: int, number: signal.Signals) -> None:
-    """Send a signal to a sidecar, which may have ended."""
-    with suppress(ProcessLookupError):
-        syscalls.pidfd_send_signal(sidecar, number)
