@@ -110,6 +110,7 @@ class Client(PeerOwner):
 
     def go_on(self, states: Sequence[PeerState], descriptors: list[int]) -> None:
         """Attach the peers of a client of the sidecar before; used descriptors leave the list."""
+        attached = []
         for state in states:
             output, input = self._mux.output(state.output), self._mux.input(state.input)
             peer = Peer(
@@ -125,11 +126,12 @@ class Client(PeerOwner):
                 state.marker.encode(),
             )
             self._peers.append(peer)
-        for state, peer in zip(states, [*self._peers]):
-            if state.turn is not None and isinstance(peer.input, Input) and not peer.is_closed:
-                peer.input.add(peer, take=False)
-            if isinstance(peer.output, Output) and not peer.is_closed:
-                peer.output.go_on(peer, state.position, state.counted_bytes)
+            attached.append((state, peer, output, input))
+        for state, peer, output, input in attached:
+            if state.turn is not None and input is not None and not peer.is_closed:
+                input.add(peer, take=False)
+            if output is not None and not peer.is_closed:
+                output.go_on(peer, state.position, state.counted_bytes)
 
     # Reports of the client's peers.
 

@@ -186,30 +186,38 @@ class Mux:
         """Go on with some clients of the sidecar before."""
         predecessor = self._predecessor
         assert predecessor is not None
-        for _ in range(_MESSAGES_PER_TURN):
-            descriptors: list[int] = []
-            try:
-                message, descriptors = receive_message(predecessor)
-                if message is not None and LEFT not in message:
-                    go_on(self, message, descriptors)
-                    continue
-                if message is not None:
-                    told: dict[str, Any] = message
-                    self._heal(*told["typed"])
-            except BlockingIOError:
+        try:
+            for _ in range(_MESSAGES_PER_TURN):
+                if not self._take_client(predecessor):
+                    break
+            else:
                 return
-            except Exception as error:
-                # An app may have taken over the sidecar before, which then says anything.
-                complain(f"iottymux: app {self._app}: sidecar before: {describe(error)}")
-            finally:
-                for fd in descriptors:
-                    os.close(fd)
-            self.loop.unwatch(predecessor.fileno())
-            self._predecessor = None
-            predecessor.close()
-            self._listen()
-            self._note_clients()
+        except BlockingIOError:
             return
+        except Exception as error:
+            # An app may have taken over the sidecar before, which then says anything.
+            complain(f"iottymux: app {self._app}: sidecar before: {describe(error)}")
+        self.loop.unwatch(predecessor.fileno())
+        self._predecessor = None
+        predecessor.close()
+        self._listen()
+        self._note_clients()
+
+    def _take_client(self, predecessor: Socket) -> bool:
+        """Go on with a client of the sidecar before; return whether there may be more."""
+        message, descriptors = receive_message(predecessor)
+        try:
+            if message is None:
+                return False
+            told: dict[str, Any] = message
+            if LEFT in told:
+                self._heal(*told["typed"])
+                return False
+            go_on(self, told, descriptors)
+            return True
+        finally:
+            for fd in descriptors:
+                os.close(fd)
 
     def _heal(self, rest: str, last: str) -> None:
         """Go on as if there was one sidecar only."""
