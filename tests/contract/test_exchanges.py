@@ -140,6 +140,17 @@ def attached(pod: PodDirectory, app: str, **options: Any) -> Iterator[subprocess
         assert client.wait(TIMEOUT_SECONDS) == 0
 
 
+def talking(said: socket.socket, heard: socket.socket, answer: bytes) -> Callable[[int], None]:
+    """Return what says a number by one socket, and hears the answer, a line with the number, by another."""
+    lines = heard.makefile("rb", buffering=0)
+
+    def talk(number: int) -> None:
+        said.sendall(b"%d\n" % number)
+        assert lines.readline() == answer % number
+
+    return talk
+
+
 @contextmanager
 def minit_client(pod: PodDirectory, app: str) -> Iterator[Callable[[int], None]]:
     """Say a number to an app by the client of minit, and hear it."""
@@ -163,15 +174,9 @@ def rkt_client(pod: PodDirectory, app: str) -> Iterator[Callable[[int], None]]:
     """Say a number to an app by the sockets of rkt, and hear it."""
     directory = wait_attachable(pod, app)
     with connected(directory / "sock-stdin") as said, connected(directory / "sock-stdout") as heard:
-        lines = heard.makefile("rb")
-
-        def talk(number: int) -> None:
-            said.sendall(b"%d\n" % number)
-            assert lines.readline() == b"o:%d\n" % number
-
-        yield talk
+        yield talking(said, heard, b"o:%d\n")
         said.shutdown(socket.SHUT_WR)
-        assert lines.read() == b""
+        assert heard.recv(1) == b""
 
 
 @contextmanager
@@ -195,26 +200,14 @@ def terminal_client(pod: PodDirectory, app: str) -> Iterator[Callable[[int], Non
 def rkt_terminal(pod: PodDirectory, app: str) -> Iterator[Callable[[int], None]]:
     """Say a number to an app at a terminal by the socket of rkt, and hear it."""
     with connected(wait_attachable(pod, app) / "sock-tty") as link:
-        lines = link.makefile("rb")
-
-        def talk(number: int) -> None:
-            link.sendall(b"%d\n" % number)
-            assert lines.readline() == b"o:%d\r\n" % number
-
-        yield talk
+        yield talking(link, link, b"o:%d\r\n")
 
 
 @contextmanager
 def lasting_connection(address: str) -> Iterator[Callable[[int], None]]:
     """Say a number over one connection to a port, and hear it."""
     with socket.create_connection((address, ECHO), TIMEOUT_SECONDS) as link:
-        lines = link.makefile("rb")
-
-        def talk(number: int) -> None:
-            link.sendall(b"%d\n" % number)
-            assert lines.readline() == b"%d\n" % number
-
-        yield talk
+        yield talking(link, link, b"%d\n")
 
 
 @contextmanager

@@ -42,17 +42,17 @@ def until_end(last: str) -> str:
     return f"while [ ! -e /tmp/end ]; do sleep 0.02; done; {last}"
 
 
-def program_of(pid: int) -> bytes:
-    """Return what is another value for every program that a process executes: the addresses given by the kernel."""
+def execution_of(pid: int) -> bytes:
+    """Return what is another value for every execve(2) of a process: the addresses given by the kernel."""
     return Path(f"/proc/{pid}/auxv").read_bytes()
 
 
 @contextmanager
 def in_new_launcher(launcher: int) -> Iterator[None]:
     """Wait, after what has PID 1 tell the launcher, for the new program of the launcher."""
-    before, words = program_of(launcher), words_of(launcher)
+    before, words = execution_of(launcher), words_of(launcher)
     yield
-    wait_for(lambda: program_of(launcher) != before, "the new program of the launcher")
+    wait_for(lambda: execution_of(launcher) != before, "the new program of the launcher")
     wait_for(lambda: words_of(launcher) == words, "the words of the launcher")
 
 
@@ -253,7 +253,7 @@ def test_a_launcher_that_cannot_execute(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell(until_end("exit 5"))})
     process = pod.start(bufsize=0)
     pod.wait_ready()
-    before, descriptors, lines = program_of(process.pid), descriptors_of(process.pid), []
+    before, descriptors, lines = execution_of(process.pid), descriptors_of(process.pid), []
     assert process.stderr is not None
     while b"loopback" not in process.stderr.readline():
         pass
@@ -263,7 +263,7 @@ def test_a_launcher_that_cannot_execute(make_pod: MakePod) -> None:
         offer(pod)
         lines.append(process.stderr.readline().decode())
         resource.prlimit(process.pid, resource_number, limits)
-    assert program_of(process.pid) == before
+    assert execution_of(process.pid) == before
     wait_for(lambda: descriptors_of(process.pid) == descriptors, "the same descriptors")
     upgrade(pod, process.pid)
     pod.file("a", "/tmp/end").touch()
