@@ -12,6 +12,7 @@ import fcntl
 import os
 import struct
 from collections import deque
+from collections.abc import Callable
 
 _FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
@@ -79,6 +80,11 @@ class LineBuffer:
         """Note that so many pending bytes are logged and not shown yet."""
         self.logged_bytes, self.logging_ns = min(size_bytes, self._end - self._start), 0
         self._write_head()
+
+    def find_logged(self, written_bytes: Callable[[int], int]) -> None:
+        """Note what a killed sidecar has logged; `written_bytes` returns how much the log has of a time since 1970."""
+        if self.logging_ns:
+            self.note_logged(self.logged_bytes + written_bytes(self.logging_ns))
 
     def pass_on(self, size_bytes: int) -> None:
         """Note that so many pending bytes are passed on."""

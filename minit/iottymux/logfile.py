@@ -11,7 +11,8 @@ import fcntl
 import os
 import posixpath
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from minit.base.errors import describe
 from minit.base.utctime import utc_text_ns
@@ -39,12 +40,21 @@ class Log:
 
     There are at most `files` files, each of at most `size_bytes` unless a record is larger; 0 bytes for no limit. With
     `place`, a directory of the host and a path below it, the log is the file there, which only the host rotates.
+
+    Without `waits` a lock that somebody else has is an OSError.
     """
 
     kind = LOG
 
     def __init__(
-        self, app: str, directory: int, size_bytes: int = 0, files: int = 1, place: tuple[int, str] | None = None
+        self,
+        app: str,
+        directory: int,
+        size_bytes: int = 0,
+        files: int = 1,
+        place: tuple[int, str] | None = None,
+        *,
+        waits: bool = True,
     ) -> None:
         self._app = app
         self._directory = directory
@@ -54,6 +64,7 @@ class Log:
         self._files = files
         self._fd: int | None = None
         self._lock: int | None = None
+        self._lock_operation = fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB
         self._identity = (0, 0)
         self._end = 0
         self._lost_bytes = 0
@@ -125,11 +136,30 @@ class Log:
         except OSError:
             pass  # the next line tries again, and says what it lost
 
+    def finish(self) -> None:
+        """Cut off the torn line of a killed sidecar, if no other sidecar will; OSError on a failure."""
+        lock = self._take_lock()
+        try:
+            fd = open_log(self._top, self._name, os.O_RDWR)
+            try:
+                _cut_torn_line(fd, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the files of the log, not the directories."""
+        for fd in (self._fd, self._lock):
+            if fd is not None:
+                os.close(fd)
+        self._fd = self._lock = None
+
     def _take_lock(self) -> int:
         # A separate file: the locked file must not be the renamed one.
         if self._lock is None:
             self._lock = os.open(f"{self._app}.lock", _LOCK_FLAGS, 0o600, dir_fd=self._directory)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        fcntl.flock(self._lock, self._lock_operation)
         return self._lock
 
     def _append(self, data: bytes) -> int:
@@ -189,28 +219,28 @@ class Log:
         return [self._name, *(f"{self._name}.{number}" for number in range(1, self._files))]
 
 
-def finish_log(app: str, directory: str, place: tuple[str, str] | None = None) -> None:
+@contextmanager
+def finished_log(
+    app: str, directory: str, size_bytes: int, files: int, place: tuple[str, str] | None = None
+) -> Iterator[Log]:
     """
-    Cut off the torn line of a killed sidecar, if no other sidecar will; OSError on a failure.
+    Yield the log of a killed sidecar, for reading, without the torn line; OSError on a failure.
 
-    `place` is a Log's, with the path of the directory. The function does not wait: the holder of the lock has cut the
-    line, and may be stopped.
+    The arguments are a Log's, with the paths of the directories. Nobody is waited for: the holder of the lock has cut
+    the line, and may be stopped.
     """
-    lock = os.open(f"{directory}/{app}.lock", _LOCK_FLAGS, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path, name = place or (directory, f"{app}.log")
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fd = open_log(top, name, os.O_RDWR)
-        finally:
-            os.close(top)
-        try:
-            _cut_torn_line(fd, os.fstat(fd).st_size)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(lock)
+    with ExitStack() as stack:
+
+        def opened(path: str) -> int:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            return fd
+
+        top = None if place is None else (opened(place[0]), place[1])
+        log = Log(app, opened(directory), size_bytes, files, top, waits=False)
+        stack.callback(log.close)
+        log.finish()
+        yield log
 
 
 def format_records(stream: str, data: bytes, now_ns: int) -> bytes:

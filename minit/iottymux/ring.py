@@ -31,6 +31,7 @@ _SPLICE_NONBLOCK = 2
 _NUMBER = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 _BYTES = 4096
+_MOST = 2**64 - 1
 
 CLIENTS = "clients"
 ROWS = "rows"
@@ -256,6 +257,20 @@ def read_unlogged(fd: int, name: str) -> int:
     """Return how many bytes of an output are in its ring and not in the log."""
     data = os.pread(fd, _BYTES, 0)
     return max(0, _number(data, f"{name}:at") - _number(data, f"{name}:{LOG}"))
+
+
+def find_logged(fd: int, name: str, written_bytes: Callable[[int], int]) -> int:
+    """
+    Note what a killed sidecar has logged of an output, and return how much of that is not in the ring yet.
+
+    `written_bytes` returns how much of the output of a time since 1970 is in the log.
+    """
+    data = os.pread(fd, _BYTES, 0)
+    position, tried_ns = _number(data, f"{name}:{LOG}"), _number(data, f"{name}:{LOG}:ns")
+    if tried_ns:
+        position = min(position + written_bytes(tried_ns), _MOST)
+        os.pwrite(fd, _PAIR.pack(position, 0), OFFSETS[f"{name}:{LOG}"])
+    return max(0, position - _number(data, f"{name}:at"))
 
 
 def _number(data: bytes, name: str) -> int:

@@ -14,6 +14,7 @@ import select
 import signal
 import stat
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from minit.base.harmless import harmless
 from minit.base.value import Value
@@ -117,7 +118,7 @@ class _Readers:
         self._signals = syscalls.signalfd(SIGNALS)
         loop.watch(self._signals, lambda _: self._on_signals())
         for fd, stream in self._open.items():
-            self._find_logged(stream)
+            self._buffers[fd].find_logged(partial(logs[0].written_bytes, stream.name))
             self._watch(fd)
 
     @property
@@ -134,12 +135,6 @@ class _Readers:
         """Pass on the bytes taken by a sidecar before, even if nothing more comes."""
         for fd in [*self._open]:
             self._read(fd)
-
-    def _find_logged(self, stream: Stream) -> None:
-        """Find out how much of a predecessor's output is in the log."""
-        buffer = self._buffers[stream.fd]
-        if buffer.logging_ns:
-            buffer.note_logged(buffer.logged_bytes + self._logs[0].written_bytes(stream.name, buffer.logging_ns))
 
     def _watch(self, fd: int) -> None:
         self._loop.watch(fd, lambda _: self._read_on(fd))

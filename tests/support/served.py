@@ -37,6 +37,17 @@ def fork_sidecar() -> int:
     return pid
 
 
+def die_in_next_log_write(torn: bool) -> None:
+    """Have this process, a sidecar, end like a killed sidecar once output is in the log, `torn` only the first half."""
+    write = Log.write
+
+    def write_and_die(self: Log, stream: str, data: bytes, note_time: Callable[[int], object]) -> None:
+        write(self, stream, data[: len(data) // 2] if torn else data, note_time)
+        os._exit(9)
+
+    Log.write = write_and_die  # type: ignore[method-assign, assignment]
+
+
 class Served:
     """
     The streams of an app with these modes, below `directory`, and the sidecars that serve them.
@@ -98,9 +109,10 @@ class Served:
         assert self.sidecar is not None
         os.kill(self.sidecar, signal.SIGKILL)
         os.waitpid(self.sidecar, 0)
-        self._forget_sidecar()
+        self.forget_sidecar()
 
-    def _forget_sidecar(self) -> None:
+    def forget_sidecar(self) -> None:
+        """Act on the last words of a dead sidecar, as PID 1 does."""
         self.sidecar = None
         assert self.attachable.supervisor is not None
         self.attachable.hear()
@@ -167,7 +179,7 @@ class Served:
         """Wait for the sidecar to end well."""
         assert self.sidecar is not None
         _, status = os.waitpid(self.sidecar, 0)
-        self._forget_sidecar()
+        self.forget_sidecar()
         assert os.waitstatus_to_exitcode(status) == 0
 
     def connect(self, name: str) -> socket.socket:

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.iottymux.logfile import LINE_BYTES, Log
+from minit.iottymux.logfile import LINE_BYTES, Log, finished_log
 from minit.iottymux.ring import Counters, OutputLog, Ring, Scratch, make_counters, make_pipe
 from tests.support.attached import read_until
 from tests.support.campaign import campaign
 from tests.support.forked import succeed_in_child
-from tests.support.served import Served
+from tests.support.served import Served, die_in_next_log_write
 from tests.support.waiting import wait_for
 
 Serve = Callable[..., Served]
@@ -123,6 +123,29 @@ def test_a_line_that_a_killed_sidecar_had_begun_to_read(serve: Serve, end: str) 
     served.wait_end()
     assert served.attachable.at_end
     assert logged(served.directory) == b"no end"
+
+
+@pytest.mark.parametrize("torn", [True, False])
+@pytest.mark.parametrize("end", MODES)
+def test_what_a_last_sidecar_has_logged_is_not_lost(serve: Serve, end: str, torn: bool) -> None:
+    """Without a next sidecar PID 1 finds in the log how much is there, and counts the rest alone."""
+    served = serve(**MODES[end])
+    served.write(b"one\n", end)
+    wait_for(lambda: logged(served.directory).startswith(b"one"), "the first line")
+    served.kill()
+    pid = served.start(renewed=True, prepare=lambda: die_in_next_log_write(torn))
+    text = b"two\nthree\nno end"
+    served.write(text, end)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 9
+    served.forget_sidecar()
+    attachable = served.attachable
+    with finished_log("web", str(served.directory), *served.limits) as log:
+        attachable.find_logged(log)
+    left_bytes = attachable.unread_bytes() + attachable.unlogged_bytes()
+    written = b"one\n" + text
+    expected = written if end == "stdout" else written.replace(b"\n", b"\r\n")
+    assert left_bytes == len(expected) - len(logged(served.directory)) > 0
 
 
 class _Killed(Exception):

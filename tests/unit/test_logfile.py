@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.base.utctime import utc_text_ns
-from minit.iottymux.logfile import LINE_BYTES, Log, PlainLog, finish_log, format_lines, format_records
+from minit.iottymux.logfile import LINE_BYTES, Log, PlainLog, finished_log, format_lines, format_records
 from tests.support.forked import in_child, succeed_in_child
 from tests.support.waiting import wait_for
 
@@ -265,9 +265,15 @@ def test_a_torn_write_to_a_renamed_file_is_found(tmp_path: Path, directory: int)
     assert (texts(renamed), texts(tmp_path / "0.log")) == ([b"one", b"two"], [b"three"])
     with (tmp_path / "0.log").open("ab") as file:
         file.write(HEAD + b"F to")
-    finish_log("web", str(tmp_path / "own"), (str(tmp_path), "0.log"))
+    finish(tmp_path / "own", (str(tmp_path), "0.log"))
     assert texts(tmp_path / "0.log") == [b"three"]
     os.close(own)
+
+
+def finish(directory: Path, place: tuple[str, str] | None = None) -> None:
+    """Finish the log in a directory."""
+    with finished_log("web", str(directory), 0, 1, place):
+        pass
 
 
 @pytest.mark.parametrize("name", ["link", "link/0.log", "pipe", "../0.log"])
@@ -287,17 +293,17 @@ def test_only_a_file_below_the_directory_is_a_log(tmp_path: Path, directory: int
 def test_a_finished_log_has_whole_lines(tmp_path: Path, directory: int) -> None:
     """A record that the last sidecar had begun is cut off; another writer has done so and is not waited for."""
     with pytest.raises(FileNotFoundError):
-        finish_log("web", str(tmp_path))
+        finish(tmp_path)
     Log("web", directory).write("stdout", b"one\n")
-    finish_log("web", str(tmp_path))
+    finish(tmp_path)
     assert texts(tmp_path / "web.log") == [b"one"]
     with (tmp_path / "web.log").open("ab") as file:
         file.write(HEAD + b"F to")
     with (tmp_path / "web.lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(BlockingIOError):
-            finish_log("web", str(tmp_path))
-    finish_log("web", str(tmp_path))
+            finish(tmp_path)
+    finish(tmp_path)
     assert texts(tmp_path / "web.log") == [b"one"]
 
 

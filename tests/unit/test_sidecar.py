@@ -21,10 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minit.iottymux.buffers import LineBuffer, buffered_bytes, make_buffer
-from minit.iottymux.logfile import Log
+from minit.iottymux.logfile import Log, finished_log
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.linux import syscalls
-from tests.support.served import fork_sidecar
+from minit.supervisor.output.streams import Streams
+from tests.support.served import die_in_next_log_write, fork_sidecar
 from tests.support.sidecarfilter import sidecar_filter
 from tests.support.waiting import wait_for
 
@@ -456,3 +457,20 @@ def test_a_sidecar_that_is_taken_over() -> None:
                 refused += 1
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == len(attempts)
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_what_a_last_sidecar_has_logged_is_not_lost(output: Output, torn: bool) -> None:
+    """Without a next sidecar PID 1 finds in the log how much is there, and counts the rest alone."""
+    streams = Streams("web", (0, 1, None))
+    streams.ends = [("stdout", os.dup(output.readers["stdout"]), os.dup(output.buffers["stdout"]))]
+    output.write(b"one\ntwo\nthree\nno end")
+    pid = output.start(prepare=lambda: die_in_next_log_write(torn))
+    _, status = os.waitpid(pid, 0)
+    output.sidecars.remove(pid)
+    assert os.waitstatus_to_exitcode(status) == 9
+    with finished_log("web", str(output.directory), 0, 1) as log:
+        streams.find_logged(log)
+    assert output.logged() == [b"one", b"two"] + ([] if torn else [b"three"])
+    assert streams.unkept_bytes() == (len(b"\nthree\nno end") if torn else len(b"no end"))
+    streams.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from minit.base.carried import Carried
 from minit.base.errors import LaunchError, describe
-from minit.iottymux.logfile import finish_log
+from minit.iottymux.logfile import finished_log
 from minit.iottymux.mux import PREDECESSOR
 from minit.iottymux.sidecar import LEAVE
 from minit.iottymux.spawner import Spawner, hand_over
@@ -369,8 +369,8 @@ class Sidecars(Carried):
             return
         self._stop_hearing(streams)
         self._journal.event(PodEvent.SIDECAR_GIVEN_UP, app=streams.app, sidecars=streams.failures)
-        streams.abandon()
         self._finish_log(streams)
+        streams.abandon()
         self._on_loss(streams.app, streams.lost_bytes)
         self._watch_abandoned(streams)
         if not streams.abandoned:
@@ -402,11 +402,12 @@ class Sidecars(Carried):
         self._discard(streams)
 
     def _finish_log(self, streams: Streams) -> None:
-        """Leave whole lines only: the last line of a killed sidecar counts as lost."""
+        """Leave whole lines only, of which a killed sidecar may have noted none: the rest counts as lost."""
         try:
-            path = streams.log[-1]
+            size_bytes, files, path = streams.log
             place = None if path is None else (paths.STAGE1_KUBERNETES_LOG, path)
-            finish_log(streams.app, paths.STAGE1_LOG, place)
+            with finished_log(streams.app, paths.STAGE1_LOG, size_bytes, files, place) as log:
+                streams.find_logged(log)
         except OSError as error:
             self._journal.info("log.unfinished", app=streams.app, reason=describe(error))
 

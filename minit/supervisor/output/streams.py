@@ -14,16 +14,20 @@ import socket
 import struct
 import termios
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 
 from minit.base import jsontext
 from minit.base.carried import Carried, Descriptor
-from minit.iottymux.buffers import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
+from minit.iottymux.buffers import LineBuffer, buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
+from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.mux import COUNTERS, INPUT_ENDED, INTAKE, LEAVING, LISTENER, MASTER, RING, SCRATCH
 from minit.iottymux.output import waiting_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.ring import (
     APP_PIPE_BYTES,
     enlarge_pipe,
+    find_logged,
     make_counters,
     make_pipe,
     read_counters,
@@ -184,6 +188,13 @@ class Streams(Carried):
     def _passed(self) -> int:
         taken = 0 if self.attachable is None else self.attachable.counters()["bytes_out"] + self.attachable.flushes()
         return taken + sum(passed_bytes(buffer) for _, _, buffer in self.ends)
+
+    def find_logged(self, log: Log) -> None:
+        """Take in how much the killed sidecar has logged without a note; there will be no other sidecar."""
+        for name, _, buffer in self.ends:
+            LineBuffer(buffer, LINE_BYTES).find_logged(partial(log.written_bytes, name))
+        if self.attachable is not None:
+            self.attachable.find_logged(log)
 
     def abandon(self) -> None:
         """Give up everything but the read ends, without which the app would wait for ever in a write."""
@@ -349,6 +360,18 @@ class Attachable(Carried):
     def unlogged_bytes(self) -> int:
         """Return how much output is in a ring and should be in the log, but is not."""
         return sum(read_unlogged(self.held[COUNTERS], name) for name in self.logged)
+
+    def find_logged(self, log: Log) -> None:
+        """Do as `Streams.find_logged`, and drop what is logged and was not taken away."""
+        for name in self.logged:
+            # A terminal has a single output in the log.
+            written_bytes = partial(log.written_bytes, STDOUT if name == TTY_OUT else name)
+            ahead_bytes = find_logged(self.held[COUNTERS], name, written_bytes)
+            source = self.held[INTAKE if name == TTY_OUT else name]
+            if ahead_bytes:
+                os.set_blocking(source, False)
+                with suppress(OSError):
+                    os.read(source, min(ahead_bytes, APP_PIPE_BYTES))
 
     def counters(self) -> dict[str, int]:
         """Return the counters of the sidecars."""
