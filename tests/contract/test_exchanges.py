@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -36,6 +37,13 @@ from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 EXCHANGES = 100 if LONG else 2
+CLIENTS = 1000
+# Of a pod whose memory must not grow; the first program made anew may cost some.
+LIFE_SECONDS = 4 * 3600 if LONG else 5
+EXECUTION_SECONDS = 10 if LONG else 1
+MOST_GROWTH_KB_PER_HOUR = 100
+# Of one moment beside another.
+SOME_DESCRIPTORS, SOME_KILOBYTES = 4, 300
 WEB, ECHO = 8080, 8090
 STREAMS = {f"coreos.com/rkt/stage2/{name}": "stream" for name in ("stdin", "stdout")}
 TERMINAL = {f"coreos.com/rkt/stage2/{name}": "tty" for name in ("stdin", "stdout", "stderr")}
@@ -229,8 +237,9 @@ def connected(path: Path) -> Iterator[socket.socket]:
     """Connect to a socket by a path of any length."""
     directory = os.open(path.parent, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(TIMEOUT_SECONDS)
+        # With a timeout a full backlog is an error, EAGAIN.
         link.connect(f"/proc/self/fd/{directory}/{path.name}")
+        link.settimeout(TIMEOUT_SECONDS)
         os.close(directory)
         yield link
 
@@ -396,3 +405,69 @@ def test_apps_that_come_and_go(make_pod: MakePod, exchange: Exchange) -> None:
     assert whole_checks(pod.file("checked", "/tmp/log"))
     finish_counting(pod, ("restarted", "counting"))
     assert sandbox.end().returncode == 0
+
+
+@pytest.mark.timeout(7200 if LONG else 300)
+def test_a_thousand_clients(make_pod: MakePod, exchange: Exchange) -> None:
+    """Each of many clients of one app hears every word once, while versions are exchanged and PID 1 begins anew."""
+    pod = make_pod({"streams": annotated(ANSWERS, STREAMS)})
+    process = pod.start()
+    pod.wait_ready()
+    directory = wait_attachable(pod, "streams")
+    with ExitStack() as stack:
+        said = stack.enter_context(connected(directory / "sock-stdin"))
+        heard = [stack.enter_context(connected(directory / "sock-stdout")) for _ in range(CLIENTS + 1)]
+        wait_for(lambda: pod.ask({"op": "state"})["apps"][0]["attached"]["clients"] == len(heard) + 1, "all clients")
+        talker, *listeners = heard
+        witness = Witness(talking(said, talker, b"o:%d\n"))
+        stack.callback(witness.end)
+        for _ in range(EXCHANGES):
+            go_on([witness], [witness.count])
+            exchange(pod.data, pod.uuid)
+            go_on([witness], [witness.count])
+            assert pod.ask({"op": "reexecute"}) == {"ok": True}
+        wait_for(lambda: {*programs_of_readers(pod.pid).values()} == {program_of(pod.pid)}, "the readers")
+        go_on([witness], [witness.count])
+        witness.end()
+        said.shutdown(socket.SHUT_WR)
+        words = b"".join(b"o:%d\n" % number for number in range(witness.count))
+        for listener in listeners:
+            with listener.makefile("rb") as file:
+                assert file.read() == words
+    assert pod.finish(process).returncode == 0
+
+
+@pytest.mark.timeout(LIFE_SECONDS + 600)
+def test_a_long_life(make_pod: MakePod, tmp_path: Path) -> None:
+    """Nothing grows in a pod where apps are started again, checked, attached to and logged, and PID 1 begins anew."""
+    slow = {**AGAIN, "minit/restart-delay": "2s", "minit/restart-max-delay": "2s"}
+    script = "echo x >> /tmp/runs; echo $(wc -l < /tmp/runs); exit 7"
+    apps = {
+        "restarted": annotated(
+            script, slow, eventHandlers=handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))
+        ),
+        "streams": annotated(ANSWERS, STREAMS),
+        "checked": checked("liveness", exec=["/bin/true"], interval="2s"),
+    }
+    pod = make_pod(apps)
+    with open(tmp_path / "said", "wb") as said:
+        process = pod.start(stdout=said, stderr=said)
+    pod.wait_ready()
+    used: list[list[tuple[int, int]]] = []
+    until = time.monotonic() + LIFE_SECONDS
+    with witnesses(minit_client(pod, "streams")) as found:
+        while time.monotonic() < until:
+            assert pod.ask({"op": "reexecute"}) == {"ok": True}
+            time.sleep(EXECUTION_SECONDS)
+            found[0].check()
+            readers = named(children_of(pod.pid), "minit-spawner", "iottymux-streams")
+            used.append(resources(pod.pid, process.pid, *readers))
+            with open(tmp_path / "memory", "a") as file:
+                print(*used[-1], file=file)
+    middle = used[len(used) // 2]
+    for (descriptors, kilobytes), (descriptors_after, kilobytes_after) in zip(middle, used[-1]):
+        assert descriptors_after <= descriptors + SOME_DESCRIPTORS
+        assert kilobytes_after <= kilobytes + SOME_KILOBYTES + MOST_GROWTH_KB_PER_HOUR * LIFE_SECONDS / 2 / 3600
+    assert pod.stop().returncode == 0
+    assert pod.finish(process).returncode == 0
+    assert "stage1: " not in (tmp_path / "said").read_text()
