@@ -28,25 +28,34 @@ from minit.base.errors import EXIT_FAILURE
 from minit.linux import syscalls
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, fill_memory_file
+from minit.plan.appspec import AppSpec
 from minit.plan.life.hooks import Hook
+from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy
 from minit.podfiles import paths
+from minit.supervisor.apps import starts as starts_module
 from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.exec.child import ChildEnds
 from minit.supervisor.execution import CODEC, Failure, FirstProcess, go_on, make_supervisor
 from minit.supervisor.lastloop import Reserve
 from minit.supervisor.supervisor import Supervisor
 from tests.support.campaign import LONG
 from tests.unit.test_supervisor import (
+    NAMESPACE,
     NOT_TOLD,
     PATIENCE_SECONDS,
     Outcome,
     Script,
+    be_app,
     execute,
     exits,
     groups,
     in_child,
     make_groups,
     root,
+    running,
+    sleeps,
     start_pod,
 )
 
@@ -57,6 +66,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and ch
 ALLOCATIONS = 480
 SOME_ALLOCATIONS = 48 if LONG else 6
 MOST_LINES = 1 << 30
+# Of a pod whose clock is the test's.
+LIFE_SECONDS = (7 * 24 if LONG else 4) * 3600.0
 CODE = os.path.dirname(minit.supervisor.__file__)
 # In the half of a fork that becomes another process, and where errors are dealt with.
 ELSEWHERE = ("/execution.py", "/exec/child.py")
@@ -467,3 +478,102 @@ def test_an_error_that_comes_back_ends_its_app(root: Path, groups: Mapping[str, 
     outcome = journey(root, groups, act=act)
     assert (outcome.exit_code, outcome.status) == (254, {"a": 0, "b": 5, "c": 254})
     assert 'app "c": supervisor: an error of PID 1\'s own came back' in outcome.errors
+
+
+class Clock:
+    """A monotonic clock that goes as the real one, and forward at a word; it is that of this process."""
+
+    def __init__(self) -> None:
+        self._real = time.monotonic
+        self._ahead_seconds = 0.0
+        time.monotonic = self
+
+    def __call__(self) -> float:
+        return self._real() + self._ahead_seconds
+
+    def go_to(self, moment: float) -> None:
+        """Let it be that moment, unless it is later."""
+        self._ahead_seconds = max(self._ahead_seconds, moment - self._real())
+
+
+def fork_again(scripts: Mapping[str, Script]) -> Callable[..., tuple[int, int]]:
+    """Return what forks an app whose script this is, in place of the real one, which needs a root for the app."""
+
+    def fork(spec: AppSpec, rootfs: str, ends: ChildEnds, birthplace: int | None, pids: int | None) -> tuple[int, int]:
+        pid, pidfd = syscalls.clone3(cgroup=birthplace)
+        if pid == 0:
+            assert ends.stdout is not None
+            be_app(ends.report, ends.stdout, ends.cgroup_tasks, scripts[spec.name])
+        return pid, pidfd
+
+    return fork
+
+
+def waits_for_restart(app: App, supervisor: Supervisor) -> bool:
+    """Tell whether nothing of an app is left but the time until the next start."""
+    is_planned = app.restarts is not None and app.restarts.delay_seconds is not None
+    return is_planned and app.run.deadline is not None and not supervisor.sidecars.read(app.name)
+
+
+def expected_restarts(policy: RestartPolicy) -> int:
+    """Return how often an app that ends at once is started again."""
+    count, seconds, delay_seconds = -1, 0.0, policy.delay_seconds
+    while seconds < LIFE_SECONDS:
+        count, seconds = count + 1, seconds + delay_seconds
+        delay_seconds = min(2 * delay_seconds, policy.max_delay_seconds)
+    return count
+
+
+@pytest.mark.timeout(3600 if LONG else 120)
+def test_a_week(root: Path, groups: Mapping[str, GroupEnds], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apps are started again when they should be until the pod's deadline, under many supervisors."""
+    policies = {
+        "a": RestartPolicy(condition=ALWAYS, delay_seconds=1, max_delay_seconds=300),
+        "b": RestartPolicy(condition=ON_FAILURE, delay_seconds=1000, max_delay_seconds=1000),
+    }
+    scripts = {"a": exits(0), "b": exits(3), "c": sleeps}
+    monkeypatch.setattr(starts_module, "fork_app", fork_again(scripts))
+
+    def run(kept: list[int]) -> dict[str, Any]:
+        clock = Clock()
+        specific = {name: {"restart": policy} for name, policy in policies.items()}
+        supervisor, launcher, events = start_pod(
+            root, groups, scripts, PATIENCE_SECONDS, specific, deadline_seconds=LIFE_SECONDS
+        )
+        pod = Pod(supervisor, [*kept, launcher.fileno(), NAMESPACE], Injection(None))
+        begin = time.monotonic()
+        pod.turn_until(running)
+        supervisor.sidecars.start_all()
+        numbers: list[int] = []
+        exchanged: list[int] = []
+        while not pod.supervisor.pod.finished:
+            if all(waits_for_restart(pod.supervisor.apps[name], pod.supervisor) for name in policies):
+                # Once for each run: the next supervisor has something to do a second later.
+                starts = [app.starts for app in pod.supervisor.apps.values()]
+                if starts != exchanged:
+                    exchanged = starts
+                    pod.exchange()
+                    numbers.append(os.dup(0))
+                    os.close(numbers[-1])
+                moment = pod.supervisor.next_deadline()
+                assert moment is not None
+                clock.go_to(moment)
+            pod.supervisor.turn(0.05)
+        pod.supervisor.drain()
+        restarts = {name: pod.supervisor.apps[name].restarts for name in policies}
+        result = {
+            "seconds": time.monotonic() - begin,
+            "restarts": {name: each.count for name, each in restarts.items() if each is not None},
+            "numbers": sorted({*numbers[len(numbers) // 2 :]}),
+            "exchanges": pod.exchanges,
+        }
+        return {"result": result, "exit_code": pod.process.pod.exit_code, "events": events}
+
+    outcome = in_child(root, run)
+    assert outcome.result["seconds"] >= LIFE_SECONDS
+    for name, policy in policies.items():
+        expected = expected_restarts(policy)
+        # The runs themselves take time.
+        assert expected * 0.99 - 1 <= outcome.result["restarts"][name] <= expected, outcome.result
+    assert outcome.status == {"a": 0, "b": 3, "c": 0}
+    assert len(outcome.result["numbers"]) == 1, outcome.result

@@ -183,6 +183,7 @@ def start_pod(
     scripts: Mapping[str, Script],
     grace_seconds: float,
     specific: Mapping[str, dict[str, Any]] | None,
+    deadline_seconds: float | None = None,
 ) -> tuple[Supervisor, Socket, list[tuple[str, dict[str, object]]]]:
     """Return a supervisor in this process, with the launcher's end of the link and the list of future events."""
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0  # orphans come here, as they do to PID 1
@@ -198,7 +199,7 @@ def start_pod(
         life=LifePlan(stop_grace_seconds=grace_seconds),
     )
     specs = tuple(_with(replace(least, name=name), (specific or {}).get(name, {})) for name in scripts)
-    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(), bounding=None)
+    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(), bounding=None, deadline_seconds=deadline_seconds)
     launcher, theirs = socket_pair()
     spawner = Spawner()
     apps = [_fork_app(spec, groups[spec.name], scripts[spec.name], launcher) for spec in specs]
@@ -228,7 +229,7 @@ def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) 
     ours, theirs = socket_pair()
     app.run.pid, app.run.pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
     if app.run.pid == 0:
-        _be_app(theirs, writer, ends.tasks, script)
+        be_app(theirs, writer, ends.tasks, script)
     app.run.streams.pid = app.run.pid
     app.run.report = ours
     theirs.close()
@@ -236,7 +237,8 @@ def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) 
     return app
 
 
-def _be_app(report: Socket, output: int, tasks: tuple[int, ...], script: Script) -> NoReturn:
+def be_app(report: Socket, output: int, tasks: tuple[int, ...], script: Script) -> NoReturn:
+    """Become an app in its groups, which speaks by `report`, writes to `output` and does what `script` says."""
     try:
         os.dup2(output, 1)
         syscalls.close_all_but((0, 1, 2, report.fileno(), NAMESPACE, *tasks))
