@@ -460,7 +460,7 @@ def test_a_long_life(make_pod: MakePod, tmp_path: Path) -> None:
             assert pod.ask({"op": "reexecute"}) == {"ok": True}
             time.sleep(EXECUTION_SECONDS)
             found[0].check()
-            readers = named(children_of(pod.pid), "minit-spawner", "iottymux-streams")
+            readers = named(children_of(pod.pid), "minit-spawner", "iottymux-stream")
             used.append(resources(pod.pid, process.pid, *readers))
             with open(tmp_path / "memory", "a") as file:
                 print(*used[-1], file=file)
