@@ -246,7 +246,7 @@ $(LIBRARIES): $(RUNNING_LOCK) | $(RUNNING)
 
 bench: $(STAMP)
 	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL) $(PEERS)
-	$(BIN)/python -m benchmarks --json build/benchmarks.json
+	$(BIN)/python -m benchmarks --json build/benchmarks.json --earlier docs/pictures/benchmarks.json
 	! $(BIN)/python -c 'import matplotlib' 2>/dev/null || \
 		$(BIN)/python -m benchmarks.picture build/benchmarks.json build/benchmarks.svg
 

@@ -1,9 +1,11 @@
 """
-`python -m benchmarks [--json FILE] [NAME...]`: runs the benchmarks, all of them by default, and prints Markdown tables.
+`python -m benchmarks [--json FILE] [--earlier FILE] [NAME...]`: runs the benchmarks, all by default, and prints
+Markdown tables.
 
 The last table has the goals that were measured: `goals` runs what has any. `gc-1000` and `node-110`, which
 take minutes, and `boot-instructions`, which is a part of `boot`, have to be named. The file gets all tables as they
-are measured, for `python -m benchmarks.picture`.
+are measured, for `python -m benchmarks.picture`. With such a file of an earlier run the figures that became worse by a
+tenth follow.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from benchmarks import (
     stop,
     whole_run,
 )
-from benchmarks.table import TABLES, machine
+from benchmarks.table import TABLES, machine, print_worse
 
 BENCHMARKS = {
     "apps": apps.main,
@@ -79,6 +81,7 @@ def main() -> None:
     known = {**BENCHMARKS, **_ONLY_BY_NAME}
     parser = argparse.ArgumentParser(prog="benchmarks")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--earlier", type=Path, metavar="FILE")
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
     names: list[str] = given.names or list(BENCHMARKS)
@@ -100,6 +103,8 @@ def main() -> None:
         if given.json is not None:
             given.json.write_text(_text())
     goals.main()
+    if given.earlier is not None:
+        print_worse(json.loads(given.earlier.read_text())["tables"])
     sys.exit(failed)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
-from benchmarks.table import Table
+from benchmarks.table import Table, is_own
 
 # The title of a table, and the heading of its bars.
 SHOWN = {
@@ -46,9 +46,7 @@ def main() -> None:
         table = tables.pop(0)
         rows = [(row["name"], row["min"]) for row in table["rows"] if row["min"] is not None]
         names = [_label(name) for name, _ in rows]
-        colours = [
-            _OTHER_COLOUR if number and "minit" not in name else _OWN_COLOUR for number, (name, _) in enumerate(rows)
-        ]
+        colours = [_OWN_COLOUR if is_own(number, name) else _OTHER_COLOUR for number, (name, _) in enumerate(rows)]
         bars = axes.barh(range(len(rows)), [least for _, least in rows], color=colours)
         axes.bar_label(bars, fmt="%.1f", padding=2)
         axes.set_yticks(range(len(rows)), names)

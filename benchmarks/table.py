@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TypedDict
 
 Measure = Callable[[], float]
+# From here on a figure is worse than in an earlier run, and not only otherwise.
+_WORSE = 1.1
 
 # The minima of all tables of this run, by title and name.
 MINIMA: dict[tuple[str, str], float] = {}
@@ -78,3 +80,37 @@ def compare(title: str, unit: str, measures: dict[str, Measure | str], runs: int
             MINIMA[title, name] = lowest
             rows.append({"name": name, "min": lowest, "median": middle})
             print(f"| {name} | {lowest:.1f} | {middle:.1f} | {lowest / base:.2f} |")
+
+
+def is_own(number: int, name: str) -> bool:
+    """Tell whether a row of a table, by its number and name, is minit's."""
+    return not number or "minit" in name
+
+
+def print_worse(earlier: Sequence[Table]) -> None:
+    """Print those of minit's figures of this run that are worse by a tenth than in an earlier one."""
+    rows = [*_worse(TABLES, earlier)]
+    if rows:
+        print("\n| worse than in the earlier run | then | now | times as much, by the peers |")
+        print("|---|---|---|---|")
+    for title, name, then, now, factor in rows:
+        print(f"| {title}: {name} | {then:.1f} | {now:.1f} | {factor:.2f} |")
+
+
+def _worse(tables: Sequence[Table], earlier: Sequence[Table]) -> Iterator[tuple[str, str, float, float, float]]:
+    """
+    Yield title, name, minimum of the earlier run and of this one, and the factor, of what is worse.
+
+    The peers of a table tell how much slower the machine is, whatever machine it was.
+    """
+    before = {table["title"]: {row["name"]: row["min"] for row in table["rows"]} for table in earlier}
+    for table in tables:
+        both: list[tuple[bool, str, float, float]] = []
+        for number, row in enumerate(table["rows"]):
+            name, now, then = row["name"], row["min"], before.get(table["title"], {}).get(row["name"])
+            if now and then:
+                both.append((is_own(number, name), name, then, now))
+        slowness = median([now / then for own, _, then, now in both if not own] or [1.0])
+        for own, name, then, now in both:
+            if own and now / then / slowness >= _WORSE:
+                yield table["title"], name, then, now, now / then / slowness
