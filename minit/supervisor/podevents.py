@@ -62,7 +62,9 @@ class Events(Carried):
 
     def resume(self) -> None:
         """Have the events of the program before, which the file has but for the last ones."""
-        lines = [line for path in (f"{paths.STAGE1_EVENTS}.1", paths.STAGE1_EVENTS) for line in _read_lines(path)]
+        lines = _read_lines(paths.STAGE1_EVENTS, KEPT_EVENTS)
+        if len(lines) < KEPT_EVENTS:
+            lines = _read_lines(f"{paths.STAGE1_EVENTS}.1", KEPT_EVENTS - len(lines)) + lines
         if _last_number(b"\n".join(lines[-1:])) != self._written:
             lines = []
         kept = [*lines, *self._unwritten][-KEPT_EVENTS:]
@@ -140,13 +142,23 @@ def _read_end(path: str) -> bytes:
         os.close(fd)
 
 
-def _read_lines(path: str) -> list[bytes]:
-    """Return the whole lines of a file of events, without line ends."""
+def _read_lines(path: str, most: int) -> list[bytes]:
+    """Return the last lines of a file of events, at most so many, without line ends."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(FILE_BYTES).splitlines()
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        begin, data = os.fstat(fd).st_size, b""
+        # A line more, of which the beginning may be missing.
+        while begin and data.count(b"\n") <= most:
+            end, begin = begin, max(0, begin - _WRITE_BYTES)
+            data = os.pread(fd, end - begin, begin) + data
+        return data.splitlines()[-most:]
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
 
 
 def _last_number(data: bytes) -> int | None:

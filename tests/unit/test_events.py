@@ -103,6 +103,27 @@ def test_files_are_bounded_and_hold_whole_lines(file: Path) -> None:
     assert shown == [*range(shown[0], 8001)]
 
 
+@pytest.mark.parametrize(("count", "text_bytes"), [(10, 1), (1500, 1), (1700, 300), (4000, 300)])
+def test_another_program_keeps_the_same_events(file: Path, count: int, text_bytes: int) -> None:
+    """It finds the last KEPT_EVENTS in the files, however these lie there, without reading much more than them."""
+    events = Events()
+    for _ in range(count):
+        events.add("x", {"text": "y" * text_bytes})
+        events.flush()
+    events.leave()
+    other = Events()
+    other.take_over(events)
+    tracemalloc.start()
+    try:
+        other.resume()
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    lines, last = other.since(0, 1 << 30)
+    assert (lines, last) == events.since(0, 1 << 30)
+    assert most_bytes < 3 * sum(map(len, lines)) + 64 * KEPT_EVENTS + FILE_BYTES / 2
+
+
 def test_a_file_that_somebody_removed_is_made_anew(file: Path) -> None:
     """The events go on in a new file from the next one on."""
     events = Events()
