@@ -267,9 +267,9 @@ class LastLoop:
         self._asked.add(app.name)
 
     def _unmark(self) -> None:
-        if self._pod.ready:
+        with suppress(FileNotFoundError):
             os.unlink(paths.STAGE1_READY)
-            self._pod.ready = False
+        self._pod.ready = False
 
     def _turn(self) -> None:
         """Wait a little, and do what is due."""

@@ -97,12 +97,12 @@ class PodPolicy(Carried):
         """Say that the pod is ready, unless the pod has been ready or is ending."""
         if not self.ready and self.exit_code is None:
             try:
-                # Both at once: an error between leaves a mark that nobody removes.
-                self.ready = os.symlink(paths.READY_TARGET, paths.STAGE1_READY) is None  # type: ignore[func-returns-value]
+                os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
             except FileExistsError:
+                # After an error behind the mark it is there.
                 if not os.path.islink(paths.STAGE1_READY):
                     raise
-                self.ready = True
+            self.ready = True
             self._journal.event(PodEvent.POD_READY)
             self._tell_host({"ready": True})
 
@@ -218,11 +218,12 @@ class PodPolicy(Carried):
             self.on_progress(app)
 
     def _stop_apps(self) -> None:
-        if self.ready:
-            try:
-                os.unlink(paths.STAGE1_READY)
-            except OSError as error:
-                self._journal.info("pod.still-marked-ready", reason=describe(error))
+        try:
+            os.unlink(paths.STAGE1_READY)
+        except FileNotFoundError:
+            pass  # the pod was never ready
+        except OSError as error:
+            self._journal.info("pod.still-marked-ready", reason=describe(error))
         self.ready = False
         self.order.give_up()
         for app in [*self.apps.values()]:
