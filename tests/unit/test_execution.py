@@ -67,6 +67,7 @@ ALLOCATIONS = 480
 SOME_ALLOCATIONS = 48 if LONG else 6
 MOST_LINES = 1 << 30
 # Of a pod whose clock is the test's.
+MOST_DESCRIPTORS = 20
 LIFE_SECONDS = (7 * 24 if LONG else 4) * 3600.0
 CODE = os.path.dirname(minit.supervisor.__file__)
 # In the half of a fork that becomes another process, and where errors are dealt with.
@@ -564,7 +565,7 @@ def test_a_week(root: Path, groups: Mapping[str, GroupEnds], monkeypatch: pytest
         result = {
             "seconds": time.monotonic() - begin,
             "restarts": {name: each.count for name, each in restarts.items() if each is not None},
-            "numbers": sorted({*numbers[len(numbers) // 2 :]}),
+            "lowest_free": max(numbers),
             "exchanges": pod.exchanges,
         }
         return {"result": result, "exit_code": pod.process.pod.exit_code, "events": events}
@@ -576,4 +577,4 @@ def test_a_week(root: Path, groups: Mapping[str, GroupEnds], monkeypatch: pytest
         # The runs themselves take time.
         assert expected * 0.99 - 1 <= outcome.result["restarts"][name] <= expected, outcome.result
     assert outcome.status == {"a": 0, "b": 3, "c": 0}
-    assert len(outcome.result["numbers"]) == 1, outcome.result
+    assert outcome.result["lowest_free"] < MOST_DESCRIPTORS
