@@ -98,12 +98,18 @@ def find_program(image: int | None, *, keeps_image: bool = False) -> Program | N
 def program_in(image: int) -> Program:
     """Return the program in a read-only mount of a stage1 image; OSError if there is none."""
     try:
-        file = os.open(f"{_PREFIX}/bin/minit", os.O_PATH | os.O_CLOEXEC, dir_fd=image)
+        file = _open_file(image, f"{_PREFIX}/bin/minit")
     except FileNotFoundError:
-        file = os.open(f"{_PREFIX}/ld.so", os.O_PATH | os.O_CLOEXEC, dir_fd=image)
+        file = _open_file(image, f"{_PREFIX}/ld.so")
         modules = os.dup(image)
         return _plain(file, modules, f"/proc/self/fd/{modules}/{_PREFIX}/bin/python3", _PLAIN_OPTIONS)
     return Program(file=file, arguments=(_NAME,))
+
+
+def _open_file(image: int, path: str) -> int:
+    # Not a program of the host: whoever offers the mount may have put links into the mount, or other mounts.
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+    return syscalls.openat2(image, path, os.O_PATH, resolve=resolve)
 
 
 def _plain(file: int, image: int, program: str, options: Sequence[str]) -> Program:

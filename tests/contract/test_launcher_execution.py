@@ -290,6 +290,46 @@ def test_a_program_of_another_user(make_pod: MakePod, tmp_path: Path) -> None:
     assert line in result.stderr.splitlines()
 
 
+@pytest.mark.private_users
+def test_libraries_of_another_user(
+    make_pod: MakePod, private_users: tuple[int, int] | None, other_tree: Path, tmp_path: Path
+) -> None:
+    """With private users an interpreter that is not dumped is refused: PID 1 could have mounted other libraries."""
+    files = tmp_path / "rootfs/usr/lib/minit"
+    shutil.copytree(other_tree / "rootfs/usr/lib/minit", files, symlinks=True)
+    for path in (files / "lib").rglob("*.so*"):
+        os.chown(path, 65534, 0, follow_symlinks=False)
+    pod = make_pod({"a": shell(until_end("exit 5"))})
+    process = pod.start(bufsize=0)
+    pod.wait_ready()
+    before, line = execution_of(process.pid), b""
+    offer(pod, tmp_path)
+    if private_users is None:
+        wait_for(lambda: execution_of(process.pid) != before, "the new program of the launcher")
+    else:
+        assert process.stderr is not None
+        while not line.endswith(b": with private users only a dumped program is taken from PID 1\n"):
+            line = process.stderr.readline()
+            assert line
+        assert execution_of(process.pid) == before
+    pod.file("a", "/tmp/end").touch()
+    assert pod.finish(process).returncode == 5
+
+
+def test_a_link_to_a_program(make_pod: MakePod, stage1_tree: Path, tmp_path: Path) -> None:
+    """A link in an image leads PID 1 and the launcher to no program elsewhere."""
+    place = tmp_path / "rootfs/usr/lib/minit/bin"
+    place.mkdir(parents=True)
+    (place / "minit").symlink_to(stage1_tree / "rootfs/usr/lib/minit/bin/minit")
+    pod = make_pod({"a": shell(until_end("exit 5"))})
+    process = pod.start()
+    pod.wait_ready()
+    error = "usr/lib/minit/bin/minit: too many levels of symbolic links"
+    assert test_reexecution.upgrade(pod, tmp_path) == {"ok": False, "error": error}
+    pod.file("a", "/tmp/end").touch()
+    assert pod.finish(process).returncode == 5
+
+
 def test_a_launcher_that_is_killed(make_pod: MakePod) -> None:
     """At any moment of an upgrade its end stops the pod, as ever: apps end in their own way."""
     for sample in range(campaign(5)):
@@ -407,12 +447,14 @@ def test_a_helper_that_does_not_go_on(make_pod: MakePod) -> None:
 
 @needs_loop_devices
 @pytest.mark.private_users
-def test_devices_follow_after_an_upgrade(make_pod: MakePod, loop: LoopDevice, other_tree: Path) -> None:
+def test_devices_follow_after_an_upgrade(
+    make_pod: MakePod, private_users: tuple[int, int] | None, loop: LoopDevice, other_tree: Path
+) -> None:
     """What the old helper has taken off and put there is known to the new one, whichever interpreter has it."""
     watched = Watched(make_pod, loop.path)
     launcher, words = watched.process.pid, ["opens"]
     watched.expect(*words)
-    for tree in (None, other_tree, None):
+    for tree in (None, other_tree if private_users is None else None, None):
         with with_new_helper(launcher, "minit-devices"):
             upgrade(watched.pod, launcher, tree)
         loop.remove()

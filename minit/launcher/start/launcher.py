@@ -20,6 +20,7 @@ from minit.launcher.devices.devicehelper import resume_following
 from minit.launcher.health.healthhelper import resume_checks
 from minit.launcher.podhelper import LEAVE, STAY, PodHelper, RunningHelper
 from minit.launcher.start.watch import Watch
+from minit.launcher.stop import read_pid
 from minit.linux import syscalls
 from minit.linux.forks import show_words
 from minit.linux.messages import memory_file, read_memory_file
@@ -173,7 +174,7 @@ class Launcher(Carried):
             if self.program is None:
                 raise LaunchError("this program of the launcher cannot be executed")
             self.offer = program_in(image)
-            _require_own(self.offer)
+            _require_own(self.offer, read_pid())
             self._execute(self.program, self.offer)
         except (MinitError, OSError) as error:
             self._refuse(describe(error))
@@ -238,11 +239,16 @@ def take_over(memory: int) -> Launcher:
     return launcher
 
 
-def _require_own(program: Program) -> None:
-    """Refuse a program that root of a user namespace, which PID 1 may be, could have made."""
+def _require_own(program: Program, pod: int) -> None:
+    """Refuse a program of which root of the user namespace of `pod`, a PID 1, could have chosen a part."""
     status = os.fstat(program.file)
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise LaunchError("the program is not the launcher's user's own")
+    # Such a root could have mounted other libraries and modules in the image, and could do so after a look at them.
+    if program.image is not None and not os.path.samestat(
+        os.stat(f"/proc/{pod}/ns/user"), os.stat("/proc/self/ns/user")
+    ):
+        raise LaunchError("with private users only a dumped program is taken from PID 1")
 
 
 def _hide_nothing() -> None:
