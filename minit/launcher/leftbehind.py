@@ -23,11 +23,11 @@ _END_SECONDS = 10.0
 _F_SETSIG = 10  # missing in fcntl
 
 
-def settle(socket: Socket, pod: int) -> None:
+def settle(socket: Socket, pod: int) -> int:
     """
     Have this process, a helper of the pod with PID 1 `pod`, outlive the parent, and tell the parent.
 
-    From now on words of the helper go to PID 1, by `socket`.
+    From now on words of the helper go to PID 1, by `socket`. Returns the end of the pipe that the process lives by.
     """
     _join_groups_of(_parent_of(pod))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -40,6 +40,7 @@ def settle(socket: Socket, pod: int) -> None:
     _die_at_end_of(end)
     send_message(socket, {"settled": True}, [life])
     os.close(life)
+    return end
 
 
 def _die_at_end_of(pipe: int) -> None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from minit.base.carried import Carried
-from minit.base.errors import LaunchError
+from minit.base.carried import Carried, CarriedCodec, Descriptor
+from minit.base.errors import LaunchError, describe
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.upgradable import Upgradable
 from minit.linux.forks import Forked, Kept, fork
-from minit.linux.loop import wait_readable
-from minit.linux.messages import Socket, memory_file, read_memory_file, receive_message, send_message, socket_pair
+from minit.linux.messages import Socket, receive_message, socket_pair
+from minit.linux.ownprogram import find_program, offer_image
 from minit.linux.stdio import complain_at_once
-
-# Words to a helper of another version of minit: that it hands its work over, and that it goes on all the same.
-LEAVE, STAY = b"leave", b"stay"
-_BEGIN_SECONDS = 2.0
-_WORD_BYTES = 64
 
 
 class RunningHelper(Carried):
@@ -37,21 +32,10 @@ class RunningHelper(Carried):
         helper.take_over(self)
         return helper
 
-    def tell(self, word: bytes) -> None:
-        """Tell the helper to LEAVE, which the helper answers by its state in its own time, or to STAY."""
+    def upgrade(self, image: int) -> None:
+        """Have the helper execute the program in a mount of another image; a dead helper is told elsewhere."""
         with suppress(OSError):
-            self._socket.send(word, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def read_state(self) -> bytes | None:
-        """Return the state of a helper that has handed its work over; None if it has died."""
-        message, descriptors = receive_message(self._socket)
-        if message is None or not descriptors:
-            return None
-        [memory] = descriptors
-        try:
-            return read_memory_file(memory)
-        finally:
-            os.close(memory)
+            offer_image(self._socket, image)
 
     def fileno(self) -> int:
         """Return a descriptor, readable after the death of the helper."""
@@ -93,13 +77,6 @@ class PodHelper(RunningHelper):
         )
         theirs.close()
 
-    def wait_begun(self) -> None:
-        """Wait until the helper goes on with the work of another; LaunchError, and no helper, for a failure."""
-        begins = wait_readable([self.fileno()], _BEGIN_SECONDS) and receive_message(self._socket)[0] is not None
-        if not begins:
-            self.end()
-            raise LaunchError("the helper of the new version does not go on with the work")
-
     def wait_settled(self) -> int:
         """
         Wait until a staying helper does without this process; LaunchError for a failure.
@@ -115,15 +92,40 @@ class PodHelper(RunningHelper):
         return life
 
 
-def hand_work_over(link: Socket, state: bytes) -> bool:
+class HelperWork(Upgradable):
     """
-    Give the work of this process, a helper, to a helper of another version, which has the launcher end this process.
+    What a helper knows, and another program of the helper goes on with.
 
-    Return whether this process goes on, since the other cannot.
+    `link` leads to the launcher, or to PID 1 from a helper left behind, which lives by the pipe `life`. `image` is a
+    mount with another version of minit, in which the helper is to go on.
     """
-    memory = memory_file("state", state)
-    send_message(link, {"state": True}, [memory])
-    os.close(memory)
-    while (word := link.recv(_WORD_BYTES)) == LEAVE:
-        pass
-    return word == STAY
+
+    link: Socket
+    life: Descriptor | None
+    image: Descriptor | None
+
+    def begin(self, link: Socket, life: int | None = None) -> None:
+        """Be the helper, with one end of the socket."""
+        super().__init__(find_program(image_descriptor()))
+        self.link = link
+        self.life = life
+        self.image = None
+
+    def hear(self) -> bool:
+        """Take a word, and an image that comes along; False if the other end of the socket is gone."""
+        try:
+            message, descriptors = receive_message(self.link)
+        except ValueError as error:
+            # There is no room for another descriptor.
+            self.refuse(describe(error))
+            return True
+        for image in descriptors:
+            self.close_fields("image")
+            self.image = image
+        return message is not None
+
+    def go_on(self, codec: CarriedCodec) -> None:
+        """Execute the program in the image; a failure is one line, and changes nothing."""
+        image, self.image = self.image, None
+        assert image is not None
+        self.go_on_in(image, codec)

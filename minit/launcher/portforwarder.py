@@ -11,23 +11,31 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import sys
+import termios
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
+from typing import NoReturn
 
 import trio
 
+from minit.base.carried import Carried, CarriedCodec, Descriptor
 from minit.base.errors import MinitError, NetworkError, describe
-from minit.base.value import Value
-from minit.launcher.podhelper import PodHelper
+from minit.launcher.podhelper import HelperWork, PodHelper
+from minit.launcher.upgradable import prove, resume
 from minit.linux.forks import PORT_FORWARDER
+from minit.linux.messages import Socket
 from minit.linux.stdio import complain
 from minit.network.namespace import enter_user_network
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import host_text
 
-_KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+_STREAM, _DATAGRAM = (
+    kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+)
+_KINDS = {"tcp": _STREAM, "udp": _DATAGRAM}
 _EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _BACKLOG = 4096
 _PIPE_BYTES = 1 << 20
@@ -40,11 +48,101 @@ _NO_ROOM_SECONDS = 0.1
 _Address = tuple[object, ...]
 
 
-class Listening(Value):
-    """An open socket of the machine, and the port of the pod behind the socket."""
+class Connection(Carried):
+    """
+    A client's connection, and the pod's, None before that is made.
 
-    socket: socket.socket
+    `pipes` are the ends of a pipe for each direction, which has the bytes on the way, first of that to the pod.
+    """
+
+    client: Socket
+    server: Socket | None
+    pipes: list[tuple[Descriptor, Descriptor]]
+
+    def __init__(self, client: Socket) -> None:
+        self.client = client
+        self.server = None
+        self.pipes = []
+
+    async def connect(self, target: tuple[str, int]) -> None:
+        """Make the pod's connection and the pipes; OSError, or neither, at a cancellation too."""
+        server = socket.socket(_family(target[0]), _STREAM)
+        # Closes the socket at a failure.
+        await trio.socket.from_stdlib_socket(server).connect(target)
+        self.server = server
+        for sock in (self.client, server):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while len(self.pipes) < 2:
+            self.pipes.append(os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+            with suppress(OSError):
+                # The limit of a user's pipes, pipe(7): a smaller pipe is only slower.
+                fcntl.fcntl(self.pipes[-1][1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+    def close(self) -> None:
+        """End both connections."""
+        self.close_fields("client", "server")
+        for end in (end for pipe in self.pipes for end in pipe):
+            os.close(end)
+
+
+class Client(Carried):
+    """A client of datagrams, with a socket for the client that is connected to the pod."""
+
+    address: _Address
+    socket: Socket
+
+    def __init__(self, address: _Address, target: tuple[str, int]) -> None:
+        self.address = address
+        self.socket = socket.socket(_family(target[0]), _DATAGRAM)
+        try:
+            self.socket.connect(target)
+        except OSError:
+            self.socket.close()
+            raise
+
+
+class Listening(Carried):
+    """An open socket of the machine, the port of the pod behind the socket, and who has come by."""
+
+    socket: Socket
     port: int
+    connections: list[Connection]
+    clients: list[Client]
+
+    def __init__(self, sock: Socket, port: int) -> None:
+        self.socket = sock
+        self.port = port
+        self.connections = []
+        self.clients = []
+
+
+class Forwarding(HelperWork):
+    """All that the forwarder knows; of the `addresses` of the pod the first of each family counts."""
+
+    listening: list[Listening]
+    addresses: list[str]
+
+    who = "the forwarder of ports"
+    name = "minit-ports"
+    resume = "from minit.launcher.portforwarder import resume_forwarding; resume_forwarding()"
+    prove = "from minit.launcher.portforwarder import prove_forwarding; prove_forwarding()"
+
+    def __init__(self, listening: Sequence[Listening], addresses: Sequence[str]) -> None:
+        self.listening = [*listening]
+        self.addresses = [*addresses]
+
+
+_CODEC = CarriedCodec(Forwarding)
+
+
+def resume_forwarding() -> NoReturn:
+    """Be the forwarder in a program that the forwarder has executed."""
+    resume(_CODEC, _forward)
+
+
+def prove_forwarding() -> NoReturn:
+    """Show whether this program can be the forwarder with a state."""
+    prove(_CODEC)
 
 
 def listen(ports: Sequence[ForwardedPort]) -> list[Listening]:
@@ -73,7 +171,7 @@ def _listen(port: ForwardedPort, family: socket.AddressFamily, index: int) -> Li
     number = port.host_port + index
     if port.protocol not in _KINDS:
         raise NetworkError(f"{port.protocol} port {number}: only ports of tcp and udp lead to pods of a user")
-    sock = socket.socket(family, _KINDS[port.protocol] | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock = socket.socket(family, _KINDS[port.protocol])
     try:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -86,11 +184,11 @@ def _listen(port: ForwardedPort, family: socket.AddressFamily, index: int) -> Li
         sock.close()
         place = f"{port.protocol} port {number} of {host_text(ip_address(address))}"
         raise NetworkError(f"{place} cannot be forwarded: {describe(error)}") from error
-    return Listening(socket=sock, port=port.pod_port + index)
+    return Listening(sock, port.pod_port + index)
 
 
 class PortForwarder(PodHelper):
-    """The launcher's side of the process; `addresses` are the pod's, the first of each family counts."""
+    """The launcher's side of the process."""
 
     kind = "ports"
     loss = "no port of the machine leads to the pod"
@@ -98,7 +196,7 @@ class PortForwarder(PodHelper):
     def __init__(self, listening: Sequence[Listening], addresses: Sequence[str]) -> None:
         super().__init__(
             PORT_FORWARDER,
-            lambda _: _forward(listening, addresses),
+            lambda link: _begin(Forwarding(listening, addresses), link),
             lambda _, error: _fail(error),
             listening=[each.socket.fileno() for each in listening],
         )
@@ -113,18 +211,31 @@ def _fail(error: BaseException) -> None:
         traceback.print_exception(error)
 
 
-def _forward(listening: Sequence[Listening], addresses: Sequence[str]) -> None:
+def _begin(forwarding: Forwarding, link: Socket) -> None:
+    forwarding.begin(link)
     enter_user_network()
-    trio.run(_serve_all, listening, addresses)
+    _forward(forwarding)
 
 
-async def _serve_all(listening: Sequence[Listening], addresses: Sequence[str]) -> None:
+def _forward(forwarding: Forwarding) -> None:
+    while trio.run(_serve_all, forwarding):
+        forwarding.go_on(_CODEC)
+
+
+async def _serve_all(forwarding: Forwarding) -> bool:
+    """Serve all clients until another program is to do so; False at the end of the launcher."""
+    is_there = True
     async with trio.open_nursery() as nursery:
-        for each in listening:
-            sock = trio.socket.from_stdlib_socket(each.socket)
-            target = _target(sock.family, addresses), each.port
-            serve = _serve_connections if sock.type == socket.SOCK_STREAM else _serve_datagrams
-            nursery.start_soon(serve, sock, target, nursery)
+        for each in forwarding.listening:
+            target = _target(each.socket.family, forwarding.addresses), each.port
+            serve = _serve_connections if each.socket.type == socket.SOCK_STREAM else _serve_datagrams
+            nursery.start_soon(serve, each, target, nursery)
+        while is_there and forwarding.image is None:
+            await trio.lowlevel.wait_readable(forwarding.link)
+            is_there = forwarding.hear()
+        # Nothing is closed, and no byte is on the way but in a pipe.
+        nursery.cancel_scope.cancel()
+    return is_there
 
 
 def _target(family: int, addresses: Sequence[str]) -> str:
@@ -137,43 +248,51 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-async def _serve_connections(listening: trio.socket.SocketType, target: tuple[str, int], nursery: trio.Nursery) -> None:
+async def _serve_connections(listening: Listening, target: tuple[str, int], nursery: trio.Nursery) -> None:
+    for connection in listening.connections:
+        nursery.start_soon(_serve_client, listening, connection, target)
     while True:
+        await trio.lowlevel.wait_readable(listening.socket)
         try:
-            client, _ = await listening.accept()
+            client, _ = listening.socket.accept()
         except OSError:
             # The client has gone, or there are no descriptors left.
             await trio.sleep(_NO_ROOM_SECONDS)
             continue
-        nursery.start_soon(_serve_client, client, target)
+        client.setblocking(False)
+        listening.connections.append(Connection(client))
+        nursery.start_soon(_serve_client, listening, listening.connections[-1], target)
 
 
-async def _serve_client(client: trio.socket.SocketType, target: tuple[str, int]) -> None:
-    with client, suppress(OSError), trio.socket.socket(_family(target[0]), socket.SOCK_STREAM) as server:
-        await server.connect(target)
-        for sock in (client, server):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+async def _serve_client(listening: Listening, connection: Connection, target: tuple[str, int]) -> None:
+    with suppress(OSError):
+        if connection.server is None:
+            await connection.connect(target)
+        assert connection.server is not None
+        to_pod, from_pod = connection.pipes
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_pump, client, server, nursery.cancel_scope)
-            nursery.start_soon(_pump, server, client, nursery.cancel_scope)
+            nursery.start_soon(_pump, connection.client, to_pod, connection.server, nursery.cancel_scope)
+            nursery.start_soon(_pump, connection.server, from_pod, connection.client, nursery.cancel_scope)
+    # Not at a cancellation.
+    listening.connections.remove(connection)
+    connection.close()
 
 
-async def _pump(source: trio.socket.SocketType, sink: trio.socket.SocketType, both: trio.CancelScope) -> None:
+async def _pump(source: Socket, pipe: tuple[int, int], sink: Socket, both: trio.CancelScope) -> None:
     """Bring bytes from one connection to the other, and the end; an error ends `both` directions."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    reader, writer = pipe
+    # What a program before this one has left.
+    count = int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder)
     try:
-        with suppress(OSError):
-            # The limit of a user's pipes, pipe(7): a smaller pipe is only slower.
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        while count := await _splice(source.fileno(), writer, _PIPE_BYTES, source.fileno(), is_reading=True):
+        while True:
             while count:
                 count -= await _splice(reader, sink.fileno(), count, sink.fileno(), is_reading=False)
+            count = await _splice(source.fileno(), writer, _PIPE_BYTES, source.fileno(), is_reading=True)
+            if not count:
+                break
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         both.cancel()
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 async def _splice(source: int, sink: int, count: int, waited: int, *, is_reading: bool) -> int:
@@ -185,45 +304,53 @@ async def _splice(source: int, sink: int, count: int, waited: int, *, is_reading
             await (trio.lowlevel.wait_readable if is_reading else trio.lowlevel.wait_writable)(waited)
 
 
-async def _serve_datagrams(listening: trio.socket.SocketType, target: tuple[str, int], nursery: trio.Nursery) -> None:
-    clients: dict[_Address, _Client] = {}
+async def _serve_datagrams(listening: Listening, target: tuple[str, int], nursery: trio.Nursery) -> None:
+    sock = trio.socket.from_stdlib_socket(listening.socket)
+    clients: dict[_Address, _Answering] = {}
+    for client in listening.clients:
+        clients[client.address] = _Answering(client)
+        nursery.start_soon(_answer, sock, clients[client.address], clients, listening)
     while True:
         try:
-            data, address = await listening.recvfrom(_DATAGRAM_BYTES)
+            data, address = await sock.recvfrom(_DATAGRAM_BYTES)
         except OSError:
             continue  # an answer of ICMP to what was sent before
-        client = clients.get(address)
-        if client is None:
+        answering = clients.get(address)
+        if answering is None:
             if len(clients) >= _CLIENTS:
                 continue
-            client = clients[address] = _Client(_family(target[0]))
             try:
-                await client.socket.connect(target)
+                client = Client(address, target)
             except OSError:
-                client.socket.close()
-                del clients[address]
                 continue
-            nursery.start_soon(_answer, listening, address, client, clients)
-        client.deadline.deadline = trio.current_time() + _DATAGRAM_SECONDS
+            listening.clients.append(client)
+            answering = clients[address] = _Answering(client)
+            nursery.start_soon(_answer, sock, answering, clients, listening)
+        answering.deadline.deadline = trio.current_time() + _DATAGRAM_SECONDS
         with suppress(OSError):
-            await client.socket.send(data)
+            await answering.socket.send(data)
 
 
-class _Client:
-    """A client of datagrams: the socket for the client, and how long a silence may last."""
+class _Answering:
+    """A client of datagrams under trio, and how long a silence may last."""
 
-    def __init__(self, family: socket.AddressFamily) -> None:
-        self.socket = trio.socket.socket(family, socket.SOCK_DGRAM)
-        self.deadline = trio.CancelScope()
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.socket = trio.socket.from_stdlib_socket(client.socket)
+        self.deadline = trio.CancelScope(deadline=trio.current_time() + _DATAGRAM_SECONDS)
 
 
 async def _answer(
-    listening: trio.socket.SocketType, address: _Address, client: _Client, clients: dict[_Address, _Client]
+    sock: trio.socket.SocketType, answering: _Answering, clients: dict[_Address, _Answering], listening: Listening
 ) -> None:
-    with client.socket, client.deadline:
+    client = answering.client
+    with answering.deadline:
         while True:
             with suppress(OSError):
-                data = await client.socket.recv(_DATAGRAM_BYTES)
-                client.deadline.deadline = trio.current_time() + _DATAGRAM_SECONDS
-                await listening.sendto(data, address)
-    del clients[address]
+                data = await answering.socket.recv(_DATAGRAM_BYTES)
+                answering.deadline.deadline = trio.current_time() + _DATAGRAM_SECONDS
+                await sock.sendto(data, client.address)
+    # Not at another cancellation.
+    del clients[client.address]
+    listening.clients.remove(client)
+    client.socket.close()

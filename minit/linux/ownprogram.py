@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from minit.base.value import Value
 from minit.linux import syscalls
 from minit.linux.forks import PROGRAM_TRIAL, clone
 from minit.linux.loop import wait_readable
+from minit.linux.messages import Socket, encode_message
 
 # What a program on trial writes to the pipe, if the program can go on with the state; else the reason.
 _UNDERSTOOD = b"understood"
@@ -104,6 +106,12 @@ def program_in(image: int) -> Program:
         modules = os.dup(image)
         return _plain(file, modules, f"/proc/self/fd/{modules}/{_PREFIX}/bin/python3", _PLAIN_OPTIONS)
     return Program(file=file, arguments=(_NAME,))
+
+
+def offer_image(link: Socket, image: int) -> None:
+    """Have the other end of a socket go on in the program of an image, by a mount; OSError if nobody is there."""
+    # A process that is stopped must not hold up this one.
+    link.sendmsg(*encode_message({"upgrade": True}, [image]), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
 def _open_file(image: int, path: str) -> int:

@@ -369,6 +369,8 @@ def settle(process: FirstProcess, memory: int) -> None:
         process.clients.offer = None
         old.close()
         process.link.upgrade(offer.image)
+        for helper in (helper for app in process.apps for helper in app.helpers):
+            helper.upgrade(offer.image)
         offer.close()
         process.close_fields("filter_file")
         process.sidecars.exchange(filter)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from minit.base.carried import Carried, Descriptor
 from minit.base.errors import describe
 from minit.base.jsontext import dump
-from minit.linux.messages import Socket, encode_message, receive_message
+from minit.linux.messages import Socket, receive_message
+from minit.linux.ownprogram import offer_image
 from minit.linux.stdio import expect_raw_terminal
 from minit.linux.terminal import CallerTerminal
 from minit.podfiles.controlmessages import AppRequest
@@ -108,8 +109,7 @@ class LauncherLink(Outside):
     def upgrade(self, image: int) -> None:
         """Have the launcher execute the program in a mount of another image, too."""
         try:
-            message = encode_message({"upgrade": True}, [image])
-            self.socket.sendmsg(*message, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            offer_image(self.socket, image)
         except OSError as error:
             # Gone, or stopped for so long that there is no room.
             self._context.journal.info("launcher.not-upgraded", reason=describe(error))

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.contract.test_launcher_execution import execution_of, offer, rights_of, words_of
+from tests.contract.test_reexecution import other_tree
+from tests.support.campaign import campaign
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, app_section, shell
 from tests.support.processes import control_groups_of, descriptors_of, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
+
+__all__ = ["other_tree"]  # a fixture
 
 HOTPLUG = {"name": "minit/hotplug", "value": "true"}
 FOREVER = "exec sleep 1000"
@@ -122,10 +131,8 @@ def test_what_a_helper_has(make_pod: MakePod) -> None:
     assert sandbox.add("web", checked(FOREVER, liveness=fine()), under=under).returncode == 0
     [helper] = sandbox.helpers()
     # While it asks PID 1 what the app does it has a socket more.
-    wait_for(
-        lambda: kinds_of_descriptors(helper) == ["/dev/null", "/dev/null", "socket", "/", "pipe", "socket"],
-        "a helper at rest",
-    )
+    kinds = sorted(["/dev/null", "/dev/null", "socket", "/", "/usr/lib/minit/bin/minit", "pipe", "socket"])
+    wait_for(lambda: sorted(kinds_of_descriptors(helper)) == kinds, "a helper at rest")
     assert os.getsid(helper) == helper
     assert control_groups_of(helper) == control_groups_of(sandbox.process.pid)
     assert sandbox.remove("web").returncode == 0
@@ -204,6 +211,94 @@ def test_a_helper_that_is_killed(make_pod: MakePod) -> None:
     assert said in sandbox.end().stderr
 
 
+def deaths(sandbox: Sandbox) -> int:
+    """Return how many deaths of helpers the pod has told."""
+    return sum(event["event"] == "app.helper-died" for event in sandbox.pod.events())
+
+
+@contextmanager
+def in_new_program(*helpers: int) -> Iterator[None]:
+    """Wait, after an upgrade, for new programs of helpers."""
+    before = {helper: (execution_of(helper), words_of(helper)) for helper in helpers}
+    yield
+    for helper, (execution, words) in before.items():
+        wait_for(lambda: execution_of(helper) != execution, "the new program")  # noqa: B023
+        wait_for(lambda: words_of(helper) == words, "the words of the helper")  # noqa: B023
+
+
+@pytest.mark.private_users
+def test_helpers_of_an_upgraded_pod(
+    make_pod: MakePod, private_users: tuple[int, int] | None, loop: LoopDevice, other_tree: Path
+) -> None:
+    """The same processes go on in the new program with what they know, tell PID 1, and still end with their apps."""
+    sandbox = Sandbox(make_pod)
+    assert sandbox.add("web", checked(FOREVER, liveness={**fine(), "action": "none"})).returncode == 0
+    assert sandbox.add("disk", following(loop)).returncode == 0
+    [health_helper], [device_helper] = sandbox.helpers(), sandbox.helpers("minit-devices")
+    assert [sandbox.start(name).returncode for name in ("web", "disk")] == [0, 0]
+    wait_for(lambda: health(sandbox) is True, "a good result")
+    before = rights_of(health_helper), rights_of(device_helper)
+    bad = sandbox.pod.file("web", "/tmp/bad")
+    for tree in (None, other_tree if private_users is None else None, None):
+        with in_new_program(health_helper, device_helper):
+            offer(sandbox.pod, tree)
+        assert (rights_of(health_helper), rights_of(device_helper)) == before
+        bad.touch()
+        wait_for(lambda: health(sandbox) is False, "a bad result")
+        loop.remove()
+        wait_for(lambda: not is_there(sandbox, "disk"), "the device to be gone")
+        with in_new_program(health_helper, device_helper):
+            offer(sandbox.pod, tree)
+        bad.unlink()
+        wait_for(lambda: health(sandbox) is True, "a good result")
+        loop.add()
+        wait_for(lambda: is_there(sandbox, "disk"), "the device to be back")
+    pidfds = [os.pidfd_open(pid) for pid in (health_helper, device_helper)]
+    # Nothing but the pipe of PID 1 ends a helper that is stopped.
+    os.kill(health_helper, signal.SIGSTOP)
+    assert [sandbox.remove(name).returncode for name in ("web", "disk")] == [0, 0]
+    assert all(map(has_ended, pidfds))
+    assert sandbox.end().stderr.count("goes on in the old version") == 0
+
+
+def test_a_helper_that_is_killed_while_upgraded(make_pod: MakePod) -> None:
+    """At any moment its end is an event and a line, once, and the pod goes on."""
+    sandbox = Sandbox(make_pod)
+    for sample in range(campaign(5)):
+        assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
+        [helper] = sandbox.helpers()
+        offer(sandbox.pod)
+        time.sleep(sample * 0.008)
+        os.kill(helper, signal.SIGKILL)
+        wait_for(lambda: deaths(sandbox) == sample + 1, "the event")  # noqa: B023
+        assert sandbox.start("web").returncode == 0
+        assert sandbox.remove("web").returncode == 0
+    assert deaths(sandbox) == campaign(5)
+    said = 'stage1: warning: app "web": its health is not checked any more: the process that did it died\n'
+    assert sandbox.end().stderr.count(said) == campaign(5)
+
+
+@pytest.mark.private_users
+def test_a_helper_executes_no_program_of_another_user(make_pod: MakePod, tmp_path: Path) -> None:
+    """A program that root of a pod's user namespace could have made is refused by the helper itself, with a line."""
+    files = tmp_path / "rootfs/usr/lib/minit"
+    sandbox = Sandbox(make_pod)
+    shutil.copytree(sandbox.pod.tree / "rootfs/usr/lib/minit", files, symlinks=True)
+    os.chown(files / "bin/minit", 65534, 0)
+    assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
+    [helper] = sandbox.helpers()
+    assert sandbox.start("web").returncode == 0
+    before = execution_of(helper)
+    offer(sandbox.pod, tmp_path)
+    wait_for(lambda: health(sandbox) is True, "a good result")
+    # The answer is behind the refusal.
+    sandbox.pod.file("web", "/tmp/bad").touch()
+    assert sandbox.pod.wait_status("web") == 254
+    assert execution_of(helper) == before
+    said = "stage1: the health helper goes on in the old version of minit: the program is not the own user's\n"
+    assert sandbox.end().stderr.count(said) == 1
+
+
 def test_a_helper_idles(make_pod: MakePod) -> None:
     """While its app does not run, before its first start or after its end, nothing wakes it up."""
     sandbox = Sandbox(make_pod)
@@ -268,6 +363,6 @@ def test_devices_of_an_added_app(make_pod: MakePod, loop: LoopDevice) -> None:
     assert f"stage1: app web: gone: device {loop.path}: b " in said
 
 
-def is_there(sandbox: Sandbox) -> bool:
-    """Return whether the app has a block device at /v."""
-    return sandbox.pod.enter("web", "/bin/sh", "-c", "[ -b /v ]").returncode == 0
+def is_there(sandbox: Sandbox, app: str = "web") -> bool:
+    """Return whether an app has a block device at /v."""
+    return sandbox.pod.enter(app, "/bin/sh", "-c", "[ -b /v ]").returncode == 0

@@ -81,11 +81,16 @@ def words_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
 
 
+def rights_of(pid: int) -> dict[str, str]:
+    """Return name, ids, signals and capabilities of a process."""
+    status = status_of(pid)
+    return {name: status[name] for name in LASTING}
+
+
 def lasting_state(pid: int) -> object:
     """Return what a new program of the launcher must not change."""
-    status = status_of(pid)
     files = sorted(re.sub(r"\d+", "N", name) for name in descriptors_of(pid).values())
-    return {name: status[name] for name in LASTING}, words_of(pid), files, os.readlink(f"/proc/{pid}/cwd")
+    return rights_of(pid), words_of(pid), files, os.readlink(f"/proc/{pid}/cwd")
 
 
 @pytest.mark.private_users
@@ -286,7 +291,7 @@ def test_a_program_of_another_user(make_pod: MakePod, tmp_path: Path) -> None:
     pod.file("a", "/tmp/end").touch()
     result = pod.finish(process)
     assert result.returncode == 5
-    line = "stage1: the launcher goes on in the old version of minit: the program is not the launcher's user's own"
+    line = "stage1: the launcher goes on in the old version of minit: the program is not the own user's"
     assert line in result.stderr.splitlines()
 
 
@@ -380,10 +385,14 @@ def helper_of(launcher: int, name: str) -> int:
 
 @contextmanager
 def with_new_helper(launcher: int, name: str) -> Iterator[None]:
-    """Wait, after an upgrade, for the helper of the new version, which takes the place of the old one."""
-    old = helper_of(launcher, name)
+    """Wait, after an upgrade, for the new program of the helper."""
+    helper = helper_of(launcher, name)
+    before, words = execution_of(helper), words_of(helper)
     yield
-    wait_for(lambda: len(found := named(children_of(launcher), name)) == 1 and found != [old], "the new helper")
+    wait_for(lambda: execution_of(helper) != before, "the new program of the helper")
+    # The words come last.
+    wait_for(lambda: words_of(helper) == words, "the words of the helper")
+    assert helper_of(launcher, name) == helper
 
 
 @pytest.mark.private_users
@@ -416,33 +425,81 @@ def test_checks_go_on(make_pod: MakePod) -> None:
 
 
 def test_a_helper_that_does_not_go_on(make_pod: MakePod) -> None:
-    """If no helper of the new version can be made, the old one checks on, and a line says why."""
+    """A helper that cannot take the image, or cannot try the program, checks on and says why."""
     check = {"exec": ["/bin/sh", "-c", "echo >> /tmp/log"], "timeout": "10s"}
     pod = make_pod({"web": annotated("exec sleep 1000", liveness=check)})
     process = pod.start(stdout=subprocess.DEVNULL, bufsize=0)
     pod.wait_ready()
     assert process.stderr is not None
     assert b"loopback" in process.stderr.readline()
+    log = pod.file("web", "/tmp/log")
     pod.wait_file("web", "/tmp/log")
     helper = helper_of(process.pid, "minit-health")
-    os.kill(helper, signal.SIGSTOP)
-    upgrade(pod, process.pid)
-    limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-    taken = descriptors_of(process.pid)
-    # The state comes by one more.
-    most = 1 + next(number for number in range(len(taken) + 1) if number not in taken)
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, limits[1]))
-    os.kill(helper, signal.SIGCONT)
-    line = process.stderr.readline()
-    assert line == b"stage1: the old version of minit goes on with health: too many open files\n"
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
-    assert helper_of(process.pid, "minit-health") == helper
-    size = pod.file("web", "/tmp/log").stat().st_size
-    wait_for(lambda: pod.file("web", "/tmp/log").stat().st_size > size, "another check")
+    limits = resource.prlimit(helper, resource.RLIMIT_NOFILE)
+    for more, reason in ((0, b"message: "), (1, b"too many open files\n")):
+        before = execution_of(helper)
+        os.kill(helper, signal.SIGSTOP)
+        wait_for(lambda: status_of(helper)["State"].startswith("T"), "the stop")
+        taken = descriptors_of(helper)
+        free = next(number for number in range(len(taken) + 1) if number not in taken)
+        resource.prlimit(helper, resource.RLIMIT_NOFILE, (free + more, limits[1]))
+        upgrade(pod, process.pid)
+        os.kill(helper, signal.SIGCONT)
+        line = process.stderr.readline()
+        assert line.startswith(b"stage1: the health helper goes on in the old version of minit: " + reason), line
+        resource.prlimit(helper, resource.RLIMIT_NOFILE, limits)
+        assert execution_of(helper) == before
+        size = log.stat().st_size
+        wait_for(lambda: log.stat().st_size > size, "another check")  # noqa: B023
     with with_new_helper(process.pid, "minit-health"):
         upgrade(pod, process.pid)
+    size = log.stat().st_size
+    wait_for(lambda: log.stat().st_size > size, "another check")
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("mistake", ["arch_prctl:retval=0:when=1", "prctl:error=EPERM:when=2"])
+def test_a_version_that_fails_as_a_helper(make_pod: MakePod, mistake: str) -> None:
+    """After a fault or an error the helper is the old program again, says so, checks on, and ends with the launcher."""
+    check = {"exec": ["/bin/sh", "-c", "echo >> /tmp/log"], "timeout": "10s"}
+    pod = make_pod({"web": annotated("exec sleep 1000", liveness=check)})
+    process = pod.start(stdout=subprocess.DEVNULL)
+    pod.wait_ready()
+    pod.wait_file("web", "/tmp/log")
+    helper = helper_of(process.pid, "minit-health")
+    before = rights_of(helper), words_of(helper)
+    with mistaken(helper, mistake), with_new_helper(process.pid, "minit-health"):
+        upgrade(pod, process.pid)
+    assert (rights_of(helper), words_of(helper)) == before
+    with with_new_helper(process.pid, "minit-health"):
+        upgrade(pod, process.pid)
+    assert (rights_of(helper), words_of(helper)) == before
     size = pod.file("web", "/tmp/log").stat().st_size
     wait_for(lambda: pod.file("web", "/tmp/log").stat().st_size > size, "another check")
+    process.kill()
+    said = process.communicate()[1]
+    text = said if isinstance(said, str) else said.decode()
+    assert "stage1: the health helper goes on in the old version of minit: the new version has failed\n" in text
+    wait_for(lambda: not is_alive(helper), "the end of the helper")
+    pod.wait_exited()
+
+
+def test_a_helper_that_is_killed_meanwhile(make_pod: MakePod) -> None:
+    """At any moment of an upgrade its end is told once, and the pod goes on."""
+    check = {"exec": ["/bin/true"], "timeout": "10s"}
+    line = "stage1: warning: the health of apps is not checked any more: the process that did it died"
+    for sample in range(campaign(5)):
+        pod = make_pod({"web": annotated("exec sleep 1000", liveness=check)})
+        process = pod.start()
+        pod.wait_ready()
+        helper = helper_of(process.pid, "minit-health")
+        with in_new_launcher(process.pid):
+            offer(pod)
+            time.sleep(sample * 0.008)
+            os.kill(helper, signal.SIGKILL)
+        assert pod.stop().returncode == 0
+        result = pod.finish(process)
+        assert (result.returncode, result.stderr.splitlines().count(line)) == (0, 1)
 
 
 @needs_loop_devices

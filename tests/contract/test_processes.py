@@ -200,7 +200,7 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
 
 @pytest.mark.host_root("the devices of the machine are root's")
 def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
-    """The helper holds its socket to the launcher and one for the kernel's events; it is no child of the pod."""
+    """The helper has its program, a socket to the launcher and one for events of devices; it is no child of the pod."""
     mounts = [{"volume": "v", "path": "/v"}]
     app = shell(FOREVER, mounts=mounts, annotations=[{"name": "minit/hotplug", "value": "true"}])
     pod = make_pod({"a": app}, volumes=[{"name": "v", "kind": "host", "source": "/dev/loop-control"}])
@@ -217,7 +217,7 @@ def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
     assert status["CapEff"] == status_of(os.getpid())["CapEff"]
     assert control_groups_of(helper) == control_groups_of(os.getpid())
     assert os.stat(f"/proc/{helper}/ns/pid") == os.stat("/proc/self/ns/pid")
-    tables = {helper: {SOCKET: 2}, process.pid: {**DESCRIPTORS["launcher"], SOCKET: 2}}
+    tables = {helper: {SOCKET: 2, PROGRAM: 1}, process.pid: {**DESCRIPTORS["launcher"], SOCKET: 2}}
     for pid, expected in tables.items():
         expect_descriptors(pid, expected)
 

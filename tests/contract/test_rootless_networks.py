@@ -10,16 +10,20 @@ import socket
 import socketserver
 import subprocess
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from minit.network.namespace import run_in_namespace
 from tests.contract.test_rootless import DATA, IMAGE, clean, user
+from tests.support.campaign import campaign
 from tests.support.dnsserver import DnsServer
 from tests.support.ordinaryuser import HOME, OrdinaryUser
+from tests.support.processes import program_of, status_of
 from tests.support.stage0_world import without_progress
 from tests.support.waiting import wait_for
 
@@ -78,15 +82,22 @@ def fetch(address: str) -> str:
     return wait_for(page, "the page")
 
 
-def datagrams_of_pod(user: OrdinaryUser, port: int) -> socket.socket:
-    """Return a socket in the network of the only pod."""
-    [pod] = [pid for pid, name in user.processes().items() if name == "minit"]
-    namespace = os.open(f"/proc/{pod}/ns/net", os.O_RDONLY)
+def process_of(user: OrdinaryUser, name: str) -> int:
+    """Return the only process of a user with a name."""
+    [pid] = [pid for pid, each in user.processes().items() if each == name]
+    return pid
+
+
+def socket_in_pod(user: OrdinaryUser, port: int, kind: socket.SocketKind) -> socket.socket:
+    """Return a socket in the network of the only pod, which listens if there are connections."""
+    namespace = os.open(f"/proc/{process_of(user, 'minit')}/ns/net", os.O_RDONLY)
 
     def bind() -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock = socket.socket(socket.AF_INET, kind)
         sock.settimeout(20)
         sock.bind(("", port))
+        if kind == socket.SOCK_STREAM:
+            sock.listen()
         return sock
 
     try:
@@ -104,7 +115,10 @@ def test_ports_of_the_machine_lead_to_a_pod(clean: OrdinaryUser) -> None:
     """By TCP of both families and by UDP, until the pod has ended."""
     serve(clean, f"--publish={PORT}:80", f"--publish={PORT}:53/udp")
     assert fetch(f"127.0.0.1:{PORT}") == fetch(f"[::1]:{PORT}") == "page\n"
-    with closing(datagrams_of_pod(clean, 53)) as pod, closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+    with (
+        closing(socket_in_pod(clean, 53, socket.SOCK_DGRAM)) as pod,
+        closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock,
+    ):
         sock.sendto(b"question", ("127.0.0.1", PORT))
         question, peer = pod.recvfrom(100)
         pod.sendto(b"answer", peer)
@@ -113,6 +127,122 @@ def test_ports_of_the_machine_lead_to_a_pod(clean: OrdinaryUser) -> None:
     assert clean.minit("stop", "web").returncode == 0
     with closing(socket.socket()) as sock:
         assert sock.connect_ex(("127.0.0.1", PORT)) != 0
+
+
+def connect_to_pod(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection by a port of the machine, of which the last are the pod's."""
+    client = socket.create_connection(("127.0.0.1", PORT + 1), 20)
+    server, _ = listener.accept()
+    server.settimeout(20)
+    return client, server
+
+
+def fill(sock: socket.socket) -> bytes:
+    """Send until nobody takes any more, or much, and return what was sent."""
+    data, count = os.urandom(8 << 20), 0
+    sock.settimeout(0.5)
+    with suppress(TimeoutError):
+        while count < len(data):
+            count += sock.send(memoryview(data)[count:])
+    sock.settimeout(20)
+    assert count > 1 << 20
+    return data[:count]
+
+
+def read(sock: socket.socket, length: int) -> bytes:
+    """Return so many bytes."""
+    found = b""
+    while len(found) < length and (block := sock.recv(length - len(found))):
+        found += block
+    return found
+
+
+@contextmanager
+def connecting() -> Iterator[list[BaseException]]:
+    """Have a thread connect to a port of the machine over and over; yield the errors, of which there are to be none."""
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def connect() -> None:
+        while not is_over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", PORT), 20) as sock:
+                    sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                    assert read(sock, 15) == b"HTTP/1.1 200 OK"
+            except (OSError, AssertionError) as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_forwarded_ports_of_an_upgraded_pod(clean: OrdinaryUser, later_stage1: Path) -> None:
+    """The same forwarder goes on in the new program: connections, bytes on the way and datagrams lose nothing."""
+    clean.give("later.aci", later_stage1)
+    serve(clean, f"--publish={PORT}:80", f"--publish={PORT + 1}:7000", f"--publish={PORT}:53/udp")
+    fetch(f"127.0.0.1:{PORT}")
+    forwarder, launcher = process_of(clean, "minit-ports"), process_of(clean, "minit-launcher")
+    with ExitStack() as opened:
+        listener = opened.enter_context(closing(socket_in_pod(clean, 7000, socket.SOCK_STREAM)))
+        pod = opened.enter_context(closing(socket_in_pod(clean, 53, socket.SOCK_DGRAM)))
+        client, server = map(opened.enter_context, connect_to_pod(listener))
+        half, half_server = map(opened.enter_context, connect_to_pod(listener))
+        half.shutdown(socket.SHUT_WR)
+        assert half_server.recv(1) == b""
+        asking = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        asking.settimeout(20)
+        errors = opened.enter_context(connecting())
+        peers = set()
+        for image in ("later.aci", "stage1.aci", "later.aci"):
+            asking.sendto(b"question", ("127.0.0.1", PORT))
+            question, peer = pod.recvfrom(100)
+            peers.add(peer)
+            there, back = fill(client), fill(server)
+            before = program_of(forwarder)
+            done = clean.minit("upgrade", "--quiet", f"--stage1-path={HOME}/{image}", "web")
+            assert done.returncode == 0, done.stderr
+            wait_for(lambda: program_of(forwarder) not in (before, None), "the new program")  # noqa: B023
+            wait_for(lambda: program_of(launcher) == program_of(forwarder), "the new program of the launcher")
+            wait_for(lambda: status_of(forwarder)["Name"] == "minit-ports", "the name of the forwarder")
+            pod.sendto(b"answer", peer)
+            assert (question, asking.recv(100)) == (b"question", b"answer")
+            assert read(server, len(there)) == there
+            assert read(client, len(back)) == back
+            half_server.sendall(b"later")
+            assert read(half, 5) == b"later"
+            assert fetch(f"127.0.0.1:{PORT}") == "page\n"
+        client.shutdown(socket.SHUT_WR)
+        server.close()
+        half_server.close()
+        assert client.recv(1) == half.recv(1) == b""
+        assert len(peers) == 1
+    assert errors == []
+
+
+def test_a_forwarder_that_is_killed_meanwhile(clean: OrdinaryUser, later_stage1: Path) -> None:
+    """Its end at any moment of an upgrade is told, and the pod goes on in the new version."""
+    clean.give("later.aci", later_stage1)
+    words = ("run", "--name=web", STAGE1, f"--publish={PORT}:80", IMAGE, "--", "-c", SERVER)
+    for sample in range(campaign(4)):
+        with subprocess.Popen(
+            clean.words(clean.minit_words(*words)), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as running:
+            fetch(f"127.0.0.1:{PORT}")
+            launcher, forwarder = (process_of(clean, name) for name in ("minit-launcher", "minit-ports"))
+            before = program_of(launcher)
+            assert clean.minit("upgrade", "--quiet", f"--stage1-path={HOME}/later.aci", "web").returncode == 0
+            time.sleep(sample * 0.008)
+            os.kill(forwarder, signal.SIGKILL)
+            wait_for(lambda: program_of(launcher) not in (before, None), "the new program of the launcher")  # noqa: B023
+            assert clean.minit("stop", "web").returncode == 0
+            _, said = running.communicate()
+        assert "stage1: warning: no port of the machine leads to the pod any more: the process that did it died" in said
+        assert clean.minit("rm", "web").returncode == 0
 
 
 def test_pods_find_each_other_and_the_way_out(clean: OrdinaryUser, machine: tuple[str, int]) -> None:

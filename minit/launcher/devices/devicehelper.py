@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NoReturn
 
-from minit.base.carried import Carried, CarriedCodec
+from minit.base.carried import CarriedCodec
 from minit.base.errors import LaunchError, MinitError, describe
 from minit.devices import DeviceEvents, DeviceLookup
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
@@ -20,7 +21,8 @@ from minit.launcher.devices.exchange import identify
 from minit.launcher.devices.openvolumes import has_devices
 from minit.launcher.leftbehind import settle
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.podhelper import LEAVE, PodHelper, hand_work_over
+from minit.launcher.podhelper import HelperWork, PodHelper
+from minit.launcher.upgradable import prove, resume
 from minit.linux.forks import DEVICE_HELPER
 from minit.linux.loop import wait_readable
 from minit.linux.messages import Socket, receive_message, send_message
@@ -30,7 +32,6 @@ from minit.plan.podplan import PodPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule
 
 _RETRY_SECONDS = 1.0
-_WORD_BYTES = 64
 
 
 def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[DeviceVolume, ...]:
@@ -117,24 +118,15 @@ class DeviceHelper(PodHelper):
         send_message(self._socket, {"follow": places, "stays_with": stays_with})
 
 
-class _NextDeviceHelper(PodHelper):
-    """The launcher's side of a helper that goes on with the work of another."""
-
-    kind = DeviceHelper.kind
-    loss = DeviceHelper.loss
-
-    def __init__(self, following: Following) -> None:
-        super().__init__(
-            DEVICE_HELPER,
-            lambda socket: _go_on(following, socket),
-            lambda _, error: complain(f"stage1: device helper: {_reason(error)}"),
-        )
-
-
-class Following(Carried):
+class Following(HelperWork):
     """All that a helper knows of the apps that follow."""
 
     followers: list[DeviceFollower]
+
+    who = "the device helper"
+    name = "minit-devices"
+    resume = "from minit.launcher.devices.devicehelper import resume_following; resume_following()"
+    prove = "from minit.launcher.devices.devicehelper import prove_following; prove_following()"
 
     def __init__(self, followers: list[DeviceFollower]) -> None:
         self.followers = followers
@@ -143,19 +135,14 @@ class Following(Carried):
 _CODEC = CarriedCodec(Following)
 
 
-def resume_following(state: bytes) -> PodHelper:
-    """Start a helper that goes on with the work of another; ManifestError for a state of another form."""
-    following = _CODEC.decode(state, "state of the device helper")
-    assert isinstance(following, Following)
-    return _NextDeviceHelper(following)
+def resume_following() -> NoReturn:
+    """Be the helper in a program that the helper has executed."""
+    resume(_CODEC, lambda following: _follow(following, DeviceLookup(), DeviceEvents()))
 
 
-def _go_on(following: Following, socket: Socket) -> None:
-    lookup, events = DeviceLookup(), DeviceEvents()
-    if (image := image_descriptor()) is not None:
-        os.close(image)
-    send_message(socket, {"begun": True})
-    _follow(following, lookup, events, socket)
+def prove_following() -> NoReturn:
+    """Show whether this program can be the helper with a state."""
+    prove(_CODEC)
 
 
 def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
@@ -179,13 +166,12 @@ def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         message, _ = receive_message(socket)
         if message is None:
             return
-        if isinstance(message["stays_with"], int):
-            settle(socket, message["stays_with"])
+        pod = message["stays_with"]
+        life = settle(socket, pod) if isinstance(pod, int) else None
         is_following = True
-        if (image := image_descriptor()) is not None:
-            os.close(image)
-        followers = _make_followers(volumes, devices, message["follow"], debug)
-        _follow(Following(followers), lookup, events, socket)
+        following = Following(_make_followers(volumes, devices, message["follow"], debug))
+        following.begin(socket, life)
+        _follow(following, lookup, events)
     except BrokenPipeError:
         pass  # the launcher is gone
     except Exception as error:
@@ -217,15 +203,18 @@ def _make_followers(
     return followers
 
 
-def _follow(following: Following, lookup: DeviceLookup, events: DeviceEvents, socket: Socket) -> None:
+def _follow(following: Following, lookup: DeviceLookup, events: DeviceEvents) -> None:
+    image = image_descriptor()
+    if image is not None and (following.program is None or following.program.image is None):
+        os.close(image)
     while True:
         # An event only tells when to look. What is there then counts: whatever somebody wrote to an `uevent` file, and
         # however many events were lost for want of room.
         answers = [follower.look(lookup) for follower in following.followers]
-        if socket.fileno() in wait_readable(
-            [socket.fileno(), events.fileno()], None if all(answers) else _RETRY_SECONDS
-        ):
-            is_leaving = socket.recv(_WORD_BYTES) == LEAVE
-            if not is_leaving or not hand_work_over(socket, _CODEC.encode(following)[0]):
+        link = following.link.fileno()
+        if link in wait_readable([link, events.fileno()], None if all(answers) else _RETRY_SECONDS):
+            if not following.hear():
                 return
+            if following.image is not None:
+                following.go_on(_CODEC)
         events.drain()

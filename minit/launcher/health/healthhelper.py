@@ -17,13 +17,15 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from minit.base.carried import Carried, CarriedCodec
 from minit.base.errors import ControlError, NoAnswerError, describe
 from minit.base.value import Value
 from minit.launcher.enter.enterpod import enter_pod
 from minit.launcher.leftbehind import settle
-from minit.launcher.podhelper import LEAVE, PodHelper, hand_work_over
+from minit.launcher.podhelper import HelperWork, PodHelper
+from minit.launcher.upgradable import prove, resume
 from minit.linux import syscalls
 from minit.linux.forks import HEALTH_CHECK, HEALTH_HELPER, fork
 from minit.linux.loop import wait_readable
@@ -37,7 +39,6 @@ from minit.supervisor.control.ask import ask, ask_state
 # How often PID 1 is asked whether an app without a process has one now, or has another process.
 _LOOK_SECONDS = 0.5
 _RUNNING = "running"
-_TOLD_BYTES = 64
 
 NEVER = float("inf")
 
@@ -136,15 +137,15 @@ class AppHealth(Carried):
 
 
 class HealthHelper(PodHelper):
-    """The launcher's side of the helper; the helper `stays` for an added app, or goes on with the work of another."""
+    """The launcher's side of the helper; the helper `stays` for an added app."""
 
     kind = "health"
     loss = "the health of apps is not checked"
 
-    def __init__(self, checks: PodChecks, *, stays: bool = False, goes_on: bool = False) -> None:
+    def __init__(self, checks: PodChecks, *, stays: bool = False) -> None:
         super().__init__(
             HEALTH_HELPER,
-            lambda socket: _help(checks, socket, stays, goes_on),
+            lambda socket: _help(checks, socket, stays),
             lambda socket, error: _fail(socket if stays else None, error),
         )
 
@@ -164,11 +165,16 @@ class CheckedApp(Carried):
         self.health = None
 
 
-class PodChecks(Carried):
+class PodChecks(HelperWork):
     """The apps with checks of the pod with PID 1 `pod`, as the helper knows them."""
 
     pod: int
     apps: list[CheckedApp]
+
+    who = "the health helper"
+    name = "minit-health"
+    resume = "from minit.launcher.health.healthhelper import resume_checks; resume_checks()"
+    prove = "from minit.launcher.health.healthhelper import prove_checks; prove_checks()"
 
     def __init__(self, plan: PodPlan, pod: int) -> None:
         self.pod = pod
@@ -178,23 +184,27 @@ class PodChecks(Carried):
 _CODEC = CarriedCodec(PodChecks)
 
 
-def resume_checks(state: bytes) -> HealthHelper:
-    """Start a helper that goes on with the work of another; ManifestError for a state of another form."""
-    checks = _CODEC.decode(state, "state of the health helper")
-    assert isinstance(checks, PodChecks)
-    return HealthHelper(checks, goes_on=True)
+def resume_checks() -> NoReturn:
+    """Be the helper in a program that the helper has executed."""
+    resume(_CODEC, _check)
 
 
-def _help(checks: PodChecks, socket: Socket, stays: bool, goes_on: bool) -> None:
+def prove_checks() -> NoReturn:
+    """Show whether this program can be the helper with a state."""
+    prove(_CODEC)
+
+
+def _help(checks: PodChecks, socket: Socket, stays: bool) -> None:
     namespace = os.open(f"/proc/{checks.pod}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.setns(namespace, syscalls.CLONE_NEWNET)
     os.close(namespace)
-    if stays:
-        settle(socket, checks.pod)
-    if goes_on:
-        send_message(socket, {"begun": True})
+    checks.begin(socket, settle(socket, checks.pod) if stays else None)
+    _check(checks)
+
+
+def _check(checks: PodChecks) -> None:
     try:
-        _Checker(checks, socket, is_told=stays).run()
+        _Checker(checks).run()
     except Exception as error:
         _fail(None, error)
 
@@ -207,29 +217,29 @@ def _fail(asker: Socket | None, error: BaseException) -> None:
 
 
 class _Checker:
-    """The loop of the helper, which hears by a socket when to look at an app (`is_told`), or looks at times."""
+    """The loop of the helper, which PID 1 tells when to look at an added app, or which looks at times."""
 
-    def __init__(self, checks: PodChecks, socket: Socket, *, is_told: bool) -> None:
+    def __init__(self, checks: PodChecks) -> None:
         self._checks = checks
         self._pid = checks.pod
-        self._socket = socket
         self._apps = checks.apps
         self._running: dict[str, dict[str, _RunningCheck]] = {app.name: {} for app in checks.apps}
         self._look_at = 0.0
-        self._is_told = is_told
-        self._is_leaving = False
+        self._is_told = checks.life is not None
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._checks.image is not None
 
     def run(self) -> None:
-        """Check until the other end of the socket is gone, or PID 1, or another helper goes on."""
-        while not self._wait():
+        """Check until the other end of the socket is gone, or PID 1, or another program goes on."""
+        while self._wait():
             now = time.monotonic()
             self._collect(now)
             if self._is_leaving:
                 # Each check that has begun ends here.
                 if not any(self._running.values()):
-                    if not hand_work_over(self._socket, _CODEC.encode(self._checks)[0]):
-                        return
-                    self._is_leaving = False
+                    self._checks.go_on(_CODEC)
                 continue
             is_due = any(app.health is not None and app.health.due(now) for app in self._apps)
             if (is_due or now >= self._look_at) and not self._look(now):
@@ -238,8 +248,9 @@ class _Checker:
                 self._start_due(app, now)
 
     def _wait(self) -> bool:
-        """Wait until something is to be done, and return whether the other end of the socket is gone."""
-        watched = [self._socket.fileno()]
+        """Wait until something is to be done, and return whether the other end of the socket is there."""
+        link = self._checks.link
+        watched = [link.fileno()]
         times = [NEVER if self._is_leaving else self._look_at]
         for app in self._apps:
             if app.health is not None and not self._is_leaving:
@@ -249,15 +260,10 @@ class _Checker:
                 if running.output.fd is not None and running.output.is_wanted:
                     watched.append(running.output.fd)
                 times.append(running.deadline)
-        if self._socket.fileno() not in wait_readable(watched, min(times) - time.monotonic()):
-            return False
-        self._look_at = 0.0
-        try:
-            word = self._socket.recv(_TOLD_BYTES)
-        except ConnectionResetError:
+        if link.fileno() not in wait_readable(watched, min(times) - time.monotonic()):
             return True
-        self._is_leaving = self._is_leaving or word == LEAVE
-        return not word
+        self._look_at = 0.0
+        return self._checks.hear()
 
     def _look(self, now: float) -> bool:
         """Ask PID 1 which apps run; False if PID 1 is gone."""

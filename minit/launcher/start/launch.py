@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from minit.base.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
 from minit.base.value import replace
+from minit.launcher import upgradable
 from minit.launcher.cgroups import Hierarchy
 from minit.launcher.devices.openvolumes import open_kubernetes_log
 from minit.launcher.health.healthhelper import HealthHelper, PodChecks
@@ -27,7 +28,7 @@ from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.delegation import usable_hierarchies
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.killed import KillWitness
-from minit.launcher.start.launcher import Launcher, decode_launcher, kill_left, take_over
+from minit.launcher.start.launcher import CODEC, Launcher, kill_left
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, read_host_address, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper
@@ -108,23 +109,13 @@ def launch(flags: RunFlags, lock: int) -> int:
 
 
 def resume_launcher() -> NoReturn:
-    """Be the launcher in a program that the launcher has executed; the first argument is the state's descriptor."""
-    code: int = EXIT_FAILURE
-    try:
-        try:
-            launcher = take_over(int(sys.argv[1]))
-        except BaseException:
-            if has_way_back():
-                go_back()
-            raise
-        with _ending_the_pod(launcher.lock):
-            code = launcher.follow()
-    except (MinitError, OSError) as error:
-        complain(f"stage1: {describe(error)}")
-    except BaseException as error:
-        traceback.print_exception(error)
-    finally:
-        os._exit(code)
+    """Be the launcher in a program that the launcher has executed."""
+    upgradable.resume(CODEC, _follow)
+
+
+def _follow(launcher: Launcher) -> int:
+    with _ending_the_pod(launcher.lock):
+        return launcher.follow()
 
 
 @contextmanager
@@ -172,7 +163,7 @@ def prove() -> NoReturn:
 
 def prove_launcher() -> NoReturn:
     """Show whether this program can be the launcher with a state, as `prove` for PID 1."""
-    answer_trial(decode_launcher)
+    upgradable.prove(CODEC)
 
 
 class _Launch:

@@ -9,8 +9,11 @@ nor signal a helper.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from minit.base.carried import Carried, Descriptor
+from minit.linux.messages import Socket, send_message
+from minit.linux.ownprogram import offer_image
 from minit.linux.stdio import complain_at_once
 
 DEVICES, HEALTH = "devices", "health"
@@ -24,25 +27,25 @@ _DEATHS = {
 class AppHelper(Carried):
     """A helper of the app `app`, living by the pipe `life`; the object owns all descriptors."""
 
-    socket: Descriptor
+    link: Socket
     pidfd: Descriptor
     kind: str
     _life: Descriptor
     _app: str
 
     def __init__(self, app: str, kind: str, *, socket: int, pidfd: int, life: int) -> None:
-        self.socket = socket
+        self.link = Socket(fileno=socket)
         self.pidfd = pidfd
         self._life = life
         self.kind = kind
         self._app = app
         # PID 1 waits for nobody.
-        os.set_blocking(socket, False)
+        self.link.setblocking(False)
 
     def read(self) -> bool:
         """Pass on words of the helper; False, with a line about the loss, after a death."""
         try:
-            text = os.read(self.socket, _LINE_BYTES)
+            text = self.link.recv(_LINE_BYTES)
         except BlockingIOError:
             return True
         except ConnectionResetError:
@@ -57,17 +60,21 @@ class AppHelper(Carried):
 
     def descriptors(self) -> tuple[int, ...]:
         """Return all descriptors."""
-        return self.socket, self.pidfd, self._life
+        return self.link.fileno(), self.pidfd, self._life
 
     def tell(self) -> None:
         """Have a helper for health look at the present state of the app."""
         if self.kind == HEALTH:
-            try:
-                os.write(self.socket, b"look")
-            except OSError:
-                pass  # it has not read the last such message, or is dead
+            with suppress(OSError):  # it has not read the last such message, or is dead
+                send_message(self.link, {"look": True})
+
+    def upgrade(self, image: int) -> None:
+        """Have the helper execute the program in a mount of another image; a dead helper is told elsewhere."""
+        with suppress(OSError):
+            offer_image(self.link, image)
 
     def close(self) -> None:
         """Let go of the helper, which then ends."""
-        for fd in self.descriptors():
-            os.close(fd)
+        self.link.close()
+        os.close(self.pidfd)
+        os.close(self._life)

@@ -185,7 +185,7 @@ class Ends:
         self.processes.forget(app)
         self._context.listeners.stop(app)
         for helper in app.helpers:
-            self._context.loop.unwatch(helper.socket)
+            self._context.loop.unwatch(helper.link.fileno())
         app.run.deadline = None
         self._context.records.forget_end(app)
         self._context.sidecars.discard(app.name)

@@ -187,10 +187,10 @@ class Starts:
     def _watch_helper(self, app: App, helper: AppHelper) -> None:
         def on_word(_: int) -> None:
             if not helper.read():
-                self._context.loop.unwatch(helper.socket)
+                self._context.loop.unwatch(helper.link.fileno())
                 self._context.journal.event(PodEvent.APP_HELPER_DIED, app=app.name, helper=helper.kind)
 
-        self._context.loop.watch(helper.socket, on_word)
+        self._context.loop.watch(helper.link.fileno(), on_word)
 
     def fork(self, app: App) -> None:
         """Start an app again, by itself or because somebody asks for it."""
