@@ -23,7 +23,7 @@ from tests.contract.test_rootless import DATA, IMAGE, clean, user
 from tests.support.campaign import campaign
 from tests.support.dnsserver import DnsServer
 from tests.support.ordinaryuser import HOME, OrdinaryUser
-from tests.support.processes import program_of, status_of
+from tests.support.processes import descriptors_of, program_of, status_of
 from tests.support.stage0_world import without_progress
 from tests.support.waiting import wait_for
 
@@ -222,6 +222,34 @@ def test_forwarded_ports_of_an_upgraded_pod(clean: OrdinaryUser, later_stage1: P
         assert client.recv(1) == half.recv(1) == b""
         assert len(peers) == 1
     assert errors == []
+
+
+def test_a_forwarder_without_room_for_the_image(clean: OrdinaryUser, later_stage1: Path) -> None:
+    """With as many descriptors as allowed the forwarder goes on in the old program, with its connections."""
+    clean.give("later.aci", later_stage1)
+    serve(clean, f"--publish={PORT + 1}:7000")
+    forwarder, launcher = process_of(clean, "minit-ports"), process_of(clean, "minit-launcher")
+    with ExitStack() as opened:
+        listener = opened.enter_context(closing(socket_in_pod(clean, 7000, socket.SOCK_STREAM)))
+        client, server = map(opened.enter_context, connect_to_pod(listener))
+        before, taken = program_of(forwarder), descriptors_of(forwarder)
+        limited = clean.run("prlimit", f"--pid={forwarder}", "--nofile", "--raw", "--noheadings", "--output=SOFT")
+        most = next(number for number in range(len(taken) + 1) if number not in taken)
+        assert clean.run("prlimit", f"--pid={forwarder}", f"--nofile={most}:").returncode == 0
+        assert clean.minit("upgrade", "--quiet", f"--stage1-path={HOME}/later.aci", "web").returncode == 0
+        wait_for(lambda: program_of(launcher) not in (before, None), "the new program of the launcher")
+        # The forwarder was told before, and comes to this byte later.
+        client.sendall(b".")
+        assert server.recv(1) == b"."
+        assert clean.run("prlimit", f"--pid={forwarder}", f"--nofile={limited.stdout.strip()}:").returncode == 0
+        assert program_of(forwarder) == before
+        for sock in connect_to_pod(listener):
+            sock.close()
+        assert clean.minit("upgrade", "--quiet", STAGE1, "web").returncode == 0
+        assert clean.minit("upgrade", "--quiet", f"--stage1-path={HOME}/later.aci", "web").returncode == 0
+        wait_for(lambda: program_of(forwarder) == program_of(launcher) != before, "the new programs")
+        server.sendall(b".")
+        assert client.recv(1) == b"."
 
 
 def test_a_forwarder_that_is_killed_meanwhile(clean: OrdinaryUser, later_stage1: Path) -> None:
