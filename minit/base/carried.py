@@ -89,7 +89,11 @@ class CarriedCodec:
         return _ENCODER.encode({"version": VERSION, "objects": objects}).encode(), encoder.descriptors
 
     def decode(self, data: bytes, place: str) -> Any:
-        """Return the object in `data`; ManifestError, which names `place`, if this program cannot read the data."""
+        """
+        Return the object in `data`; ManifestError, which names `place`, if this program cannot read the data.
+
+        After any error the descriptors are still open.
+        """
         try:
             content = json.loads(data)
             if content["version"] != VERSION:
@@ -176,6 +180,16 @@ class _Decoder:
     def __init__(self, codec: CarriedCodec, objects: list[Any]) -> None:
         # First all objects without fields, since fields lead to any of them.
         self.objects = [object.__new__(codec.kinds[name]) for name, _ in objects]
+        self.sockets: list[socket.socket] = []
+        try:
+            self._fill(codec, objects)
+        except BaseException:
+            # A socket without an owner closes its descriptor.
+            for sock in self.sockets:
+                sock.detach()
+            raise
+
+    def _fill(self, codec: CarriedCodec, objects: list[Any]) -> None:
         for value, (_, fields) in zip(self.objects, objects):
             forms = codec.forms[type(value)]
             # A field with a default may be newer than the state.
@@ -186,9 +200,10 @@ class _Decoder:
                 setattr(value, name, forms[name][1](self, field))
 
 
-def _open_socket(_: _Decoder, fd: int) -> socket.socket:
-    # It blocks as before.
+def _open_socket(decoder: _Decoder, fd: int) -> socket.socket:
     sock = socket.socket(fileno=fd)
+    decoder.sockets.append(sock)
+    # It blocks as before.
     sock.setblocking(os.get_blocking(fd))
     return sock
 

@@ -196,7 +196,7 @@ def resume_apps(process: FirstProcess, memory: int) -> None:
     except Exception as error:
         if has_way_back():
             raise
-        process.give_up(error)
+        process.begin_once_more(error)
         return
     _run(process, lambda _: go_on(process))
 

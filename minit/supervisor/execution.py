@@ -63,6 +63,9 @@ from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 # An error that comes back so soon is not to be mended by another beginning.
 _SOON_SECONDS = 1.0
 _MOST_SOON = 2
+# So long a new program tries to read the state. Nobody but the new program can supervise the apps.
+_READING_SECONDS = 1.0
+_PAUSE_SECONDS = 0.05
 # Of the last loop.
 _ATTEMPTS = 5
 _RETURNED = ExitStatus(step=STEP_SUPERVISOR, path="an error of PID 1's own came back")
@@ -194,28 +197,36 @@ class FirstProcess(Carried):
             reserve.fill(len(self.apps))
 
     def _begin_anew(self, error: Exception, reserve: Reserve) -> None:
-        """Go on after an error by a new program; if there can be none, stop the pod in this one."""
         with suppress(Exception):
             self.hold(self.supervisor)
-        journal = self.supervisor.journal
+        self._go_on_after(error, self.supervisor.journal, lambda: self._execute(reserve))
+
+    def begin_once_more(self, error: Exception) -> None:
+        """Go on after an error in a new program that may have no supervisor yet; this one stops the pod otherwise."""
+        journal: Journal | None = getattr(self.supervisor, "journal", None)
+        if journal is None:
+            journal = Journal(self.traits.debug)
+            journal.events.take_over(self.events)
+            with suppress(Exception):
+                journal.events.resume()
+                self.events = journal.events
+        with suppress(Exception):
+            attach_log(journal)
+            # What the program before has left, and nobody goes on with.
+            close_on_exec()
+        self._go_on_after(error, journal, lambda: self._execute_with_state(Reserve()))
+
+    def _go_on_after(self, error: Exception, journal: Journal, execute: Callable[[], NoReturn]) -> None:
+        """Go on by a new program; if there can be none, stop the pod in this one."""
         try:
             text = self._note_failure(error, journal)
             why = f"{text}: the third within a second"
             if len(self.failures) <= _MOST_SOON:
                 complain_at_once(f"stage1: {text}: PID 1 goes on")
-                self._execute(reserve)
+                execute()
         except Exception as reason:
             why = f"PID 1 cannot begin anew: {describe(reason)}"
         self.stop_pod(why, journal)
-
-    def give_up(self, error: Exception) -> None:
-        """Stop the pod after an error in a new program that has no supervisor yet."""
-        journal = Journal(self.traits.debug)
-        journal.events.take_over(self.events)
-        with suppress(Exception):
-            journal.events.resume()
-            attach_log(journal)
-        self.stop_pod(f"{self._note_failure(error, journal)}: in a new program", journal)
 
     def _note_failure(self, error: Exception, journal: Journal) -> str:
         """Count an error, write the error down, and return words about it."""
@@ -281,18 +292,22 @@ class FirstProcess(Carried):
 
         An error, and no change, for a failure.
         """
-        if self.program is None:
-            raise LaunchError("this program of PID 1 cannot be executed")
         with Step("execute PID 1 anew"):
             supervisor = self.supervisor
             supervisor.context.limits.hold()
             if not supervisor.context.limits.are_held(_VITAL):
                 raise LaunchError("a limit of memory of PID 1 cannot be taken back")
             supervisor.keep_specs()
-            if self.filter_file is None:
-                self.filter_file = memory_file("filter", supervisor.sidecars.filter)
-            supervisor.journal.events.leave()
             self.hold(supervisor)
+            self._execute_with_state(reserve, offer)
+
+    def _execute_with_state(self, reserve: Reserve, offer: Offer | None = None) -> NoReturn:
+        if self.program is None:
+            raise LaunchError("this program of PID 1 cannot be executed")
+        with Step("execute PID 1 anew"):
+            if self.filter_file is None:
+                self.filter_file = memory_file("filter", self.supervisor.sidecars.filter)
+            self.events.leave()
             state, descriptors = self.encode()
             memory = reserve.take_file()
             kept = {*descriptors, memory}
@@ -326,14 +341,22 @@ def resume_first_process(memory: int, codec: CarriedCodec = CODEC) -> Any:
     """
     Return what PID 1 goes on with in this program, by the descriptor of the state: a FirstProcess of the codec's kind.
 
-    The supervisor is still to be made. LaunchError for a state of another form.
+    The supervisor is still to be made. ManifestError for a state of another form, OSError if system calls fail for a
+    second.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
-    protect_memory(signal.SIGTERM)
     forget_imports()
     gc.disable()
+    until = time.monotonic() + _READING_SECONDS
     with Step("go on as PID 1"):
-        return codec.decode(read_memory_file(memory), "state of PID 1")
+        while True:
+            try:
+                signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
+                protect_memory(signal.SIGTERM)
+                return codec.decode(read_memory_file(memory), "state of PID 1")
+            except (OSError, MemoryError):
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
 
 def make_supervisor(process: FirstProcess) -> None:

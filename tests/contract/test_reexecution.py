@@ -376,7 +376,7 @@ def test_another_version(
     ("mistake", "lines"),
     [
         ("arch_prctl:retval=0:when=1", 0),
-        ("prctl:error=EPERM:when=1", 1),
+        ("epoll_create1:error=EPERM:when=1", 1),
         ("prctl:delay_enter=2500000:when=1", 0),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 
 import pytest
 
@@ -25,7 +27,14 @@ class Root(Carried):
     later: str = "default"
 
 
-CODEC = CarriedCodec(Root)
+class Pair(Carried):
+    """Of two sockets."""
+
+    one: socket.socket
+    other: socket.socket
+
+
+CODEC = CarriedCodec(Root, Pair)
 
 
 def root() -> Root:
@@ -61,3 +70,16 @@ def test_other_fields_are_refused(fields: dict[str, object]) -> None:
     """A field without a default is needed, and an unknown one means something."""
     with pytest.raises(ManifestError, match=f"state: not of this version: .*Root with other fields.*{[*fields][0]}"):
         CODEC.decode(changed(**fields), "state")
+
+
+def test_sockets_stay_open_after_an_error() -> None:
+    """A state whose second socket is none can be read again: the first one is open."""
+    pair = Pair()
+    pair.one, pair.other = socket.socketpair()
+    state, _ = CODEC.encode(pair)
+    fds = pair.one.detach(), pair.other.detach()
+    os.dup2(reader := os.open("/dev/null", os.O_RDONLY), fds[1])
+    with pytest.raises(OSError, match="non-socket"):
+        CODEC.decode(state, "state")
+    for fd in (*fds, reader):
+        os.close(fd)

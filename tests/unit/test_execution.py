@@ -443,7 +443,7 @@ def test_a_reserve_of_memory(root: Path) -> None:
 
 
 def test_a_new_program_without_a_supervisor(root: Path) -> None:
-    """An error before there is a supervisor: the carried objects are enough for the last loop."""
+    """An error before there is a supervisor, in a program that cannot be executed: the objects are enough to stop."""
 
     def act(pod: Pod) -> None:
         pod.turn_until(lambda supervisor: not supervisor.pod.order.starting)
@@ -453,14 +453,14 @@ def test_a_new_program_without_a_supervisor(root: Path) -> None:
         try:
             raise Injected("made")
         except Injected as error:
-            pod.process.give_up(error)
+            pod.process.begin_once_more(error)
         raise Stopped
 
     with make_groups() as groups:
         outcome = journey(root, groups, act=act, exchanging=True)
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 5, "c": 0}), outcome.errors
     assert [outcome.log(root, app) for app in ("b", "c")] == [["up", "down"], ["up", "down"]]
-    assert "error of PID 1: Injected: made: in a new program: the pod is stopped" in outcome.errors
+    assert "PID 1 cannot begin anew: this program of PID 1 cannot be executed: the pod is stopped" in outcome.errors
 
 
 def test_an_error_that_comes_back_ends_its_app(root: Path, groups: Mapping[str, GroupEnds]) -> None:
