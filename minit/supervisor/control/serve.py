@@ -130,6 +130,28 @@ class Clients(Carried):
         client.socket.close()
 
 
+class _OwnClock(trio.abc.Clock):
+    """
+    The monotonic clock, which ends a run of trio that waits for nobody.
+
+    At the end of a run trio waits for a task of trio's own that reads a socket, and for ever once a read has failed.
+    """
+
+    def start_clock(self) -> None:
+        """Do nothing: the clock goes on."""
+
+    def current_time(self) -> float:
+        """Return the moment."""
+        return time.monotonic()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Return how long to wait, when no task has anything to do; RuntimeError if there is none but trio's first."""
+        first = trio.lowlevel.current_root_task()
+        if first is not None and not any(nursery.child_tasks for nursery in first.child_nurseries):
+            raise RuntimeError("trio waits for a task that has failed")
+        return deadline - self.current_time()
+
+
 def accept(offer: Offer) -> None:
     """Tell the client that the offered version is at work, by the way of all answers."""
 
@@ -137,7 +159,7 @@ def accept(offer: Offer) -> None:
         with suppress(OSError), trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
             await _send(offer.client, Answer(), [])
 
-    trio.run(answer_client)
+    trio.run(answer_client, clock=_OwnClock())
 
 
 def serve(supervisor: Supervisor, clients: Clients) -> None:
@@ -146,7 +168,7 @@ def serve(supervisor: Supervisor, clients: Clients) -> None:
     gc.enable()
     attach_log(supervisor.journal)
     try:
-        trio.run(serve_until_finished, supervisor, clients)
+        trio.run(serve_until_finished, supervisor, clients, clock=_OwnClock())
     except BaseExceptionGroup as group:
         raise _only(group) from None
 
