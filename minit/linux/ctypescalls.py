@@ -17,6 +17,13 @@ _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 
 _SYS_CLONE3 = 435
+_before_fork, _after_fork_in_parent, _after_fork_in_child = (
+    ctypes.pythonapi.PyOS_BeforeFork,
+    ctypes.pythonapi.PyOS_AfterFork_Parent,
+    ctypes.pythonapi.PyOS_AfterFork_Child,
+)
+for _hook in (_before_fork, _after_fork_in_parent, _after_fork_in_child):
+    _hook.restype = None
 
 
 def call(path: str | None, number: int, *arguments: int | bytes | bytearray | None) -> int:
@@ -30,16 +37,17 @@ def call(path: str | None, number: int, *arguments: int | bytes | bytearray | No
 
 def clone3(arguments: bytearray) -> int:
     """Fork by clone3(2), with the interpreter's hooks; return the child's number, 0 in the child."""
-    ctypes.pythonapi.PyOS_BeforeFork()
+    _before_fork()
     try:
         pid = call(None, _SYS_CLONE3, arguments, len(arguments))
-    except OSError:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    except BaseException:
+        # Without memory, too: the next fork would wait for the locks that this one has taken.
+        _after_fork_in_parent()
         raise
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _after_fork_in_child()
     else:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        _after_fork_in_parent()
     return pid
 
 

@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from minit.base.errors import EXIT_FAILURE, MinitError
-from minit.linux import forks, syscalls
+from minit.linux import ctypescalls, forks, syscalls
 from minit.linux.forks import CLOSED, NULL, SAME, Forked, clone, fork, settle
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +99,20 @@ def told(row: Forked, say: Callable[[], str], of: str = "", **kept: forks.Kept) 
     os.close(writer)
     with open(reader) as said:
         return said.read()
+
+
+def test_a_clone_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure of ctypes in the middle of a fork leaves no lock to the next fork, which would wait for the lock."""
+    lock = threading.Lock()
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(ctypescalls, "call", fail)
+    with pytest.raises(MemoryError):
+        syscalls.clone3()
+    assert not lock.locked()
 
 
 def test_a_process_keeps_what_its_row_names() -> None:
