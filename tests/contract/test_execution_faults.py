@@ -16,9 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.contract.test_devices import AT_V, HOTPLUG, volume
+from tests.contract.test_health import annotated
+from tests.contract.test_launcher_execution import helper_of
 from tests.contract.test_reexecution import (
     FOREVER,
     counted_errors,
@@ -46,10 +50,13 @@ pytestmark = [
 COUNTS = 'n=0; while [ ! -e /tmp/end ]; do n=$((n+1)); echo "$n"; sleep 0.02; done; exit 3'
 MOST_MORE_KILOBYTES = 256
 # A request comes in first. In an ordinary run every call would take too long.
-FIRST_CALL, CALLS_BETWEEN, MOST_CALLS = 3, 90, 500
+FIRST_CALL, CALLS_BETWEEN, MOST_CALLS = 3, 99, 500
 PARTS = 8 if LONG else 1
+in_parts = pytest.mark.parametrize("first", range(FIRST_CALL, FIRST_CALL + PARTS))
 ASLEEP = "exec sleep 100000"
 SAYS_DOWN = f"trap 'echo down; exit 5' TERM; echo up; {FOREVER}"
+# A stop lasts until the file is there.
+SAYS_DOWN_LATER = SAYS_DOWN.replace("echo down", "while [ ! -e /tmp/end ]; do sleep 0.02; done; echo down")
 
 
 def anonymous_kilobytes(pid: int) -> int:
@@ -241,6 +248,11 @@ def is_readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
 
 
+def call_numbers(first: int) -> range:
+    """Return the calls of PID 1 to have something happen at: a sample, in a long run a part of all."""
+    return range(first, MOST_CALLS, PARTS if LONG else CALLS_BETWEEN)
+
+
 def kill_at(pod: PodDirectory, faults: Faults, nth: int, pidfds: Sequence[int]) -> bool:
     """
     Kill processes while PID 1 is at a call of the work of beginning anew; return whether there are so many calls.
@@ -268,7 +280,7 @@ def kill_at(pod: PodDirectory, faults: Faults, nth: int, pidfds: Sequence[int]) 
     return was_reached
 
 
-@pytest.mark.parametrize("first", range(FIRST_CALL, FIRST_CALL + PARTS))
+@in_parts
 @pytest.mark.parametrize("victim", ["minit-spawner", "iottymux-a"])
 def test_kills_at_every_call(make_pod: MakePod, tmp_path: Path, victim: str, first: int) -> None:
     """A process that is killed while PID 1 begins anew, at any of its calls, costs no line and no status."""
@@ -276,10 +288,9 @@ def test_kills_at_every_call(make_pod: MakePod, tmp_path: Path, victim: str, fir
     pod = make_pod({"a": shell(COUNTS), "b": shell(ASLEEP)})
     process = pod.start()
     pod.wait_ready()
-    calls = range(first, MOST_CALLS, PARTS if LONG else CALLS_BETWEEN)
     # Of a killed spawner there is another when there has to be another sidecar.
     names = {victim, "iottymux-a"}
-    killed = [kill_at(pod, faults, nth, [open_process(pod, name) for name in names]) for nth in calls]
+    killed = [kill_at(pod, faults, nth, [open_process(pod, name) for name in names]) for nth in call_numbers(first)]
     assert killed.count(True) >= 3 and not killed[-1]
     pod.file("a", "/tmp/end").touch()
     result = pod.finish(process)
@@ -287,6 +298,44 @@ def test_kills_at_every_call(make_pod: MakePod, tmp_path: Path, victim: str, fir
     lines = written(pod, "a")
     assert lines == [b"%d" % number for number in range(1, len(lines) + 1)]
     assert not failures(pod)
+
+
+@in_parts
+def test_kills_of_the_launcher_at_every_call(make_pod: MakePod, tmp_path: Path, first: int) -> None:
+    """The end of the launcher while PID 1 begins anew, at any of its calls, stops the pod in order."""
+    faults = Faults(tmp_path, 1)
+    killed = []
+    for nth in call_numbers(first):
+        pod, process = begin(make_pod, SAYS_DOWN_LATER)
+        killed.append(kill_at(pod, faults, nth, [os.pidfd_open(process.pid)]))
+        pod.file("a", "/tmp/end").touch()
+        pod.wait_exited()
+        process.communicate()
+        assert (pod.status("a"), pod.status("b"), written(pod, "a")) == (5, 0, [b"up", b"down"]), nth
+        assert process.returncode == -signal.SIGKILL and not failures(pod), nth
+    assert killed.count(True) >= 3 and not killed[-1]
+
+
+@in_parts
+def test_kills_of_helpers_at_every_call(make_pod: MakePod, tmp_path: Path, first: int) -> None:
+    """A helper that is killed while PID 1 begins anew, at any of its calls, is missed in one line, and by no app."""
+    faults = Faults(tmp_path, 1)
+    checked: dict[str, Any] = annotated(SAYS_DOWN, liveness={"exec": ["/bin/true"], "action": "none"})
+    app = {**checked, "mounts": AT_V, "annotations": [*checked["annotations"], *HOTPLUG]}
+    killed = []
+    for nth in call_numbers(first):
+        pod = make_pod({"a": app}, **volume("/dev/full"))
+        process = pod.start()
+        pod.wait_ready()
+        wait_for(partial(written, pod, "a"), "the trap")
+        helpers = [os.pidfd_open(helper_of(process.pid, name)) for name in ("minit-health", "minit-devices")]
+        killed.append(kill_at(pod, faults, nth, helpers))
+        assert pod.stop().returncode == 0
+        result = pod.finish(process)
+        assert (result.returncode, pod.status("a"), written(pod, "a")) == (0, 5, [b"up", b"down"]), result.stderr
+        assert result.stderr.count("the process that did it died") == len(helpers), result.stderr
+        assert not failures(pod)
+    assert killed.count(True) >= 3 and not killed[-1]
 
 
 def calls_of(pod: PodDirectory, trace: Path) -> list[Call]:
@@ -335,9 +384,9 @@ def fail_at(pod: PodDirectory, process: subprocess.Popen[bytes], faults: Faults,
     return "" if is_right else f"{call}: {os.strerror(number)}: {ends}: {lines}: {result.stderr}"
 
 
-def begin(make_pod: MakePod) -> tuple[PodDirectory, subprocess.Popen[bytes]]:
+def begin(make_pod: MakePod, script: str = SAYS_DOWN) -> tuple[PodDirectory, subprocess.Popen[bytes]]:
     """Return a pod with an app that says when it is stopped, whose PID 1 has begun anew once."""
-    pod = make_pod({"a": shell(SAYS_DOWN), "b": shell(ASLEEP)})
+    pod = make_pod({"a": shell(script), "b": shell(ASLEEP)})
     process = pod.start()
     pod.wait_ready()
     wait_for(lambda: written(pod, "a"), "the trap")
