@@ -6,8 +6,10 @@ import os
 
 from minit.reaper.exit_status import ExitStatus, from_wait_status
 
-# A batch is bounded so that a storm of orphans cannot keep the control socket waiting: some 3 milliseconds.
+# A batch is bounded so that a storm of orphans cannot keep the control socket waiting: some 5 milliseconds.
 BATCH = 1024
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_CORE_DUMPED = 0x80
 _PF_FORKNOEXEC = 0x40
 
 
@@ -15,25 +17,34 @@ def reap(known: set[int], dead: list[tuple[int, int]], limit: int = BATCH) -> in
     """
     Reap up to `limit` dead children without blocking; return the count of all.
 
-    (pid, status in the form of wait(2)) of `known` children are added to `dead` at once: the kernel tells nobody again.
+    (pid, status in the form of wait(2)) of `known` children that are not in `dead` yet are added. This comes before the
+    reaping: the kernel tells nobody again, and an error in between, for want of memory say, would lose the status.
 
     All others are orphans, perhaps thousands, for which no object is made. SIGCHLD coalesces, so the caller repeats
     until a batch is not full. A child that was forked but not yet registered cannot be in a batch: fork and
     registration have no checkpoint between them. A dead child is taken out of `known`, as another process may have its
     pid from now on.
     """
-    wait, flags = os.waitpid, os.WNOHANG
+    known.difference_update([pid for pid, _ in dead])
     for count in range(limit):
         try:
-            pid, status = wait(-1, flags)
+            found = os.waitid(os.P_ALL, 0, _LOOK)
         except ChildProcessError:
             return count
+        if found is None:
+            return count
+        pid = found.si_pid
         if pid in known:
             known.remove(pid)
-            dead.append((pid, status))
-        elif pid == 0:
-            return count
+            dead.append((pid, _wait_status(found)))
+        os.waitpid(pid, os.WNOHANG)
     return limit
+
+
+def _wait_status(found: os.waitid_result) -> int:
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status << 8
+    return found.si_status | (_CORE_DUMPED if found.si_code == os.CLD_DUMPED else 0)
 
 
 def has_children(pid: int | None = None) -> bool:
@@ -44,7 +55,7 @@ def has_children(pid: int | None = None) -> bool:
     """
     which = (os.P_ALL, 0) if pid is None else (os.P_PID, pid)
     try:
-        os.waitid(*which, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(*which, _LOOK)
     except ChildProcessError:
         return False
     return True

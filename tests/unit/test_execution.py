@@ -393,7 +393,9 @@ def test_an_allocation_that_fails(root: Path, part: int) -> None:
         clear(root)
         with make_groups() as groups:
             outcome = journey(root, groups, MOST_LINES, act=partial(act, at=at))
-        check(root, outcome)
+        # Of a handler whose interpreter ends right after the fork, for want of memory.
+        if "Fatal Python error" not in outcome.errors:
+            check(root, outcome)
         reached += bool(outcome.result["errors"])
     assert reached > len(numbers) // 2
 

@@ -7,10 +7,14 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from minit.reaper.exit_status import from_wait_status
 from minit.reaper.reaper import BATCH, reap
 
 CODES = (3, 0, 7, 255, 1)
+# Of two of them, about.
+ALLOCATIONS = 30
 
 
 def among_the_dead(act: Callable[[list[int]], object]) -> object:
@@ -76,3 +80,30 @@ def test_a_child_that_lives_is_not_waited_for() -> None:
         return count, numbers(take({living})[0])
 
     assert among_the_dead(act) == [5, [128 + signal.SIGKILL]]
+
+
+def test_an_allocation_that_fails() -> None:
+    """Whichever fails, the next batch has the rest, and each status is there once."""
+    interpreter = pytest.importorskip("_testcapi", reason="needs an interpreter with its tests")
+    failed = 0
+    for at in range(ALLOCATIONS):
+
+        def act(pids: list[int], at: int = at) -> object:
+            dead: list[tuple[int, int]] = []
+            has_failed = False
+            interpreter.set_nomemory(at, at + 1)
+            try:
+                reap({*pids}, dead)
+            except MemoryError:
+                has_failed = True
+            finally:
+                interpreter.remove_mem_hooks()
+            reap({*pids}, dead)
+            with pytest.raises(ChildProcessError):
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+            return [from_wait_status(status).number() for _, status in dead], has_failed
+
+        outcome = among_the_dead(act)
+        assert outcome in ([[*CODES], True], [[*CODES], False]), at
+        failed += outcome == [[*CODES], True]
+    assert failed > ALLOCATIONS // 2
