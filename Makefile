@@ -17,6 +17,7 @@ SYSTEMD := build/systemd
 LIBRARIES := build/libraries
 # For which the Debian package has libraries: from Debian 12's to Debian 13's.
 PYTHONS := 3.11 3.12 3.13
+BUILDER := build/builder
 SITE := build/site
 KUBERNETES := build/kubernetes
 SUPERVISORS := build/supervisors
@@ -24,6 +25,10 @@ SUPERVISORS := build/supervisors
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static libudev1 libpython3-dev
 TEST_PACKAGES := strace tmux procps util-linux iproute2 uidmap slirp4netns nftables iptables containernetworking-plugins libseccomp2 \
 	e2fsprogs xfsprogs gpg gpg-agent gpgv
+# What builds what is published. The stage1 image carries the Python of this Debian, with which pods take half the memory.
+BUILDER_SUITE := trixie
+BUILDER_PACKAGES := python3,gcc,libc6-dev,binutils,libudev1,libpython3-dev
+CLEAN_PACKAGES := python3,python3-venv,busybox-static
 SYSTEMD_PACKAGES := systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,uidmap,slirp4netns,python3,busybox-static,kmod,procps
 # The static library of Debian's interpreter. Another one has its own, or none.
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
@@ -169,13 +174,20 @@ $(PEERS):
 	cd $@.new && for package in *.deb; do dpkg-deb -x $$package root; done
 	mv $@.new/root $@ && rm -r $@.new
 
+# A Debian of a suite with packages, below $@.new/root, by the mirrors and the proxy of this machine's apt.
+MIRROR = { apt-get indextargets --format '$$(REPO_URI)' 'Label: $(1)' 2>/dev/null; echo http://deb.debian.org/$(2)/; } | head -n 1
+USE_PROXY = eval "$$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::https::Proxy 2>/dev/null)"; \
+	export http_proxy https_proxy
+BOOTSTRAP = command -v debootstrap >/dev/null || { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	--no-install-recommends debootstrap debian-archive-keyring >/dev/null; }; $(USE_PROXY); \
+	rm -rf $@.new && mkdir -p $@.new && debootstrap --force-check-gpg --variant=minbase --include=$(2) $(1) $@.new/root \
+	"$$($(call MIRROR,Debian,debian))" >$@.new/log || { tail -n 5 $@.new/log; false; }
+
 # A Debian with Python and no compiler, on which what is published is tried; beside it what pip and apt install there.
 $(CLEAN): $(STAMP)
-	@echo "making a clean Debian"; command -v debootstrap >/dev/null || { apt-get update -qq; \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
-	@rm -rf $@.new && mkdir -p $@.new/wheels
-	@debootstrap --variant=minbase --include=python3,python3-venv,busybox-static \
-		"$$(. /etc/os-release; echo $$VERSION_CODENAME)" $@.new/root >$@.new/log || { tail -n 5 $@.new/log; false; }
+	@echo "making a clean Debian"
+	@$(call BOOTSTRAP,"$$(. /etc/os-release; echo $$VERSION_CODENAME)",$(CLEAN_PACKAGES))
+	@mkdir $@.new/wheels
 	@chroot $@.new/root apt-get clean
 	@chroot $@.new/root apt-get install -qq -y --download-only \
 		gcc libc6-dev binutils patchelf libudev1 libpython3-dev >/dev/null
@@ -185,11 +197,8 @@ $(CLEAN): $(STAMP)
 
 # The disk of a machine with systemd, which has ordinary users, for pods without root.
 $(SYSTEMD):
-	@echo "making a Debian with systemd"; command -v debootstrap >/dev/null || { apt-get update -qq; \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
-	@rm -rf $@.new && mkdir -p $@.new
-	@debootstrap --variant=minbase --include=$(SYSTEMD_PACKAGES) bookworm $@.new/root >$@.new/log || \
-		{ tail -n 5 $@.new/log; false; }
+	@echo "making a Debian with systemd"
+	@$(call BOOTSTRAP,bookworm,$(SYSTEMD_PACKAGES))
 	@rm -rf $@.new/root/var/cache/apt/archives/*.deb $@.new/root/var/lib/apt/lists/*
 	@truncate -s 3G $@.new/disk && mkfs.ext4 -q -d $@.new/root $@.new/disk && rm -rf $@.new/root
 	@rm -rf $@ && mv $@.new $@
@@ -207,7 +216,7 @@ $(KUBERNETES):
 
 test-long: $(STAMP) kernel firmware supervisors
 	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory $(FULL_KERNEL) || echo "no kernel with all drivers"
-	@$(MAKE) --no-print-directory $(LIBRARIES) $(CLEAN) || echo "no clean Debian: nothing is installed on one"
+	@$(MAKE) --no-print-directory $(LIBRARIES) $(BUILDER) $(CLEAN) || echo "no clean Debian: nothing is installed on one"
 	@$(MAKE) --no-print-directory $(SYSTEMD) || echo "no Debian with systemd: users without root are not tried on one"
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
@@ -234,8 +243,17 @@ deb: $(STAMP) $(LIBRARIES)
 	$(BIN)/python contrib/debian/build.py --libraries $(LIBRARIES) --output build
 
 # What is published of a version: wheel, sdist, Debian package and stage1 image, for processors like this one's.
-dist: $(STAMP) $(LIBRARIES)
-	$(BIN)/python contrib/dist.py --libraries $(LIBRARIES)
+# Root builds them in a Debian, so that Python and tools of the machine do not matter.
+dist: $(LIBRARIES) $(BUILDER)
+	$(BIN)/python contrib/dist.py --libraries $(LIBRARIES) --debian $(BUILDER)
+
+$(BUILDER):
+	@echo "making the Debian that builds"
+	@$(call BOOTSTRAP,$(BUILDER_SUITE),$(BUILDER_PACKAGES))
+	@echo "deb $$($(call MIRROR,Debian-Security,debian-security)) $(BUILDER_SUITE)-security main" \
+		>>$@.new/root/etc/apt/sources.list
+	@$(USE_PROXY); chroot $@.new/root sh -ec 'apt-get update -qq; apt-get upgrade -y -qq -o Dpkg::Use-Pty=0 >/dev/null; apt-get clean'
+	@mv $@.new/root $@ && rm -r $@.new
 
 # What the lock names, for each version.
 $(LIBRARIES): $(RUNNING_LOCK) | $(RUNNING)

