@@ -52,7 +52,7 @@ GOALS = (
     ),
     *(
         Goal(f"`minit {name}`", (_COMMANDS, f"minit {name}"), 1.5, "ms", (_COMMANDS, _PYTHON))
-        for name in ("list", "status", "stop", "app list")
+        for name in ("list", "status", "stop --no-wait", "app list")
     ),
     Goal("`minit list`", (_COMMANDS, "minit list"), 1, "ms", (_COMMANDS, "podman ps")),
     Goal(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import resource
 import signal
 import uuid
@@ -40,6 +41,7 @@ from minit.stage0.pods.podstatus import (
     read_started_ns,
 )
 from minit.stage0.pods.waiting import Life, wait_until_ended, wait_until_ready
+from tests.support.waiting import wait_for
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 OTHER = "f3690550-0000-4be7-839b-2359a85fb0d2"
@@ -507,6 +509,21 @@ def test_waiting_without_a_watch(tmp_path: Path) -> None:
         assert pod.refresh() and pod.state is PodState.RUNNING
         os.close(holder)
         assert pod.refresh() and pod.state is not PodState.RUNNING
+
+
+def test_a_wait_without_a_timeout_waits_for_the_lock(tmp_path: Path) -> None:
+    """A process that waits without a timeout for a running pod sleeps in flock(2), and leaves the lock free."""
+    path = lay_down(tmp_path, "run")
+    holder = holding(path)
+    waiter = os.fork()
+    if not waiter:
+        os.close(holder)
+        with open_pod(tmp_path, UUID) as pod:
+            wait_until_ended(pod, float("inf"))
+            os._exit(0 if pod.state is PodState.EXITED and pod.lock(blocking=False) else 1)
+    wait_for(lambda: re.search(rf"-> FLOCK .* {waiter} ", Path("/proc/locks").read_text()), "the waiting process")
+    os.close(holder)
+    assert os.waitpid(waiter, 0) == (waiter, 0)
 
 
 def test_waiting_for_a_pod_that_is_run_and_ends(tmp_path: Path) -> None:

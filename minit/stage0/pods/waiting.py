@@ -1,12 +1,14 @@
 """
 Waiting for what becomes of a pod: its end, its readiness, its pid; the end of its remover.
 
-The end of a pod is the end of its lock, whichever program of minit or rkt has run the pod. inotify(7) tells of the end
-of the lock, as a close of a descriptor of the pod directory.
+The end of a pod is the end of its lock, whichever program of minit or rkt has run the pod. A wait without a timeout
+takes the lock. For a wait with a timeout, or for several things, inotify(7) tells of the end of the lock, as a close of
+a descriptor of the pod directory.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -94,13 +96,23 @@ class Life:
 
 def wait_until_ended(pod: Pod, timeout_seconds: float) -> None:
     """Return once the pod exited, is gone or will never run; PodError after the timeout, which may be infinite."""
+    if timeout_seconds == math.inf and pod.refresh() and pod.state is PodState.RUNNING:
+        # The kernel takes some milliseconds to end a watch of inotify(7).
+        flock(pod.fd, exclusive=False)
+        pod.unlock()
+    if not _goes_on(pod):
+        return
     deadline = time.monotonic() + timeout_seconds
     with Life(pod) as life:
-        while pod.refresh() and pod.state not in _OVER:
+        while _goes_on(pod):
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0:
                 raise PodError(f'waiting for pod "{pod.uuid}" to exit: context deadline exceeded')
             life.wait(left_seconds)
+
+
+def _goes_on(pod: Pod) -> bool:
+    return pod.refresh() and pod.state not in _OVER
 
 
 def wait_for_remover(pod: Pod) -> None:
