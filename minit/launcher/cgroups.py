@@ -302,12 +302,18 @@ def remove_pod_groups(
     """
     problems = []
     patient_until = time.monotonic() + patience_seconds
+    below: list[str] = []
     for hierarchy in hierarchies:
         top = f"{hierarchy.mount_point}/{subcgroup}"
         if f"{hierarchy.own_path}/".startswith(f"/{subcgroup}/"):
             problems.append(f"{top}: this process is in the group")
             continue
+        # Most hierarchies have the same groups, and a list of a group's files costs more than a removal.
+        if _removes_all(top, below):
+            continue
+        below = []
         for directory in _deepest_first(top):
+            below.append(directory.removeprefix(top))
             try:
                 _remove_group(directory, patient_until)
             except OSError as error:
@@ -438,6 +444,17 @@ def _open_for_writing(path: str) -> int:
 def _deepest_first(top: str) -> Iterator[str]:
     for directory, _, _ in os.walk(top, topdown=False):
         yield directory
+
+
+def _removes_all(top: str, below: Sequence[str]) -> bool:
+    """Remove the groups of these paths below `top`, of which the last is `top`; False if there may be groups left."""
+    try:
+        for path in below:
+            with suppress(FileNotFoundError):
+                os.rmdir(f"{top}{path}")
+    except OSError:
+        return False
+    return bool(below)
 
 
 def _remove_group(directory: str, patient_until: float) -> None:
