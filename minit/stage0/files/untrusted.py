@@ -6,6 +6,7 @@ No symbolic link is followed and no mount point crossed, whatever happens in the
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -22,23 +23,15 @@ _BLOCK_BYTES = 512
 
 def remove_content(fd: int) -> None:
     """Remove all in the directory `fd`; OSError at a mount point, EXDEV or EBUSY, or an undeletable file."""
-    _empty(fd, fd, 0)
+    # Directories may be moved up into `fd` meanwhile.
+    while names := os.listdir(fd):
+        for name in names:
+            _remove(fd, name, fd, 0)
 
 
 def remove_entry(parent_fd: int, name: str) -> None:
     """Remove the entry `name` of the directory `parent_fd`, with all below; OSError as `remove_content`."""
     _remove(parent_fd, name, parent_fd, 0)
-
-
-def _empty(fd: int, top_fd: int, depth: int) -> None:
-    """Remove all in the directory `fd`, again if directories were moved up into `fd` meanwhile."""
-    while True:
-        with os.scandir(fd) as entries:
-            names = [entry.name for entry in entries]
-        if not names:
-            return
-        for name in names:
-            _remove(fd, name, top_fd, depth)
 
 
 def _remove(parent_fd: int, name: str, top_fd: int, depth: int) -> None:
@@ -50,17 +43,21 @@ def _remove(parent_fd: int, name: str, top_fd: int, depth: int) -> None:
     if depth >= _MAX_DEPTH:
         os.rename(name, f"moved-up-{os.urandom(8).hex()}", src_dir_fd=parent_fd, dst_dir_fd=top_fd)
         return
-    fd = syscalls.openat2(
-        parent_fd,
-        name,
-        os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW,
-        resolve=syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV,
-    )
-    try:
-        _empty(fd, top_fd, depth + 1)
-    finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=parent_fd)
+    while True:
+        fd = syscalls.openat2(parent_fd, name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, resolve=_INSIDE)
+        try:
+            names = os.listdir(fd)
+            for below in names:
+                _remove(fd, below, top_fd, depth + 1)
+        finally:
+            os.close(fd)
+        try:
+            os.rmdir(name, dir_fd=parent_fd)
+            return
+        except OSError as error:
+            # Another process may have added entries meanwhile.
+            if not names or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 class DiskUsage(Value):
