@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -117,8 +118,8 @@ def _describe_files(paths: Iterable[Path]) -> bytes:
     for path in dict.fromkeys(paths):
         status = path.stat()
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
-        texts += [os.fsencode(path), f"{status.st_size} {seconds}.{nanoseconds:09}".encode()]
-    return b"".join(text + b"\0" for text in texts)
+        texts += [os.fsencode(path), b"\0", struct.pack("=qqq", status.st_size, seconds, nanoseconds)]
+    return b"".join(texts)
 
 
 def _openssl_module() -> list[Path]:

@@ -7,13 +7,18 @@
  */
 #include "dump.h"
 #include <errno.h>
-#include <stdio.h>
+#include <stdint.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* For each file its path, a zero, its size and the time of its last change, a zero. */
+/* The size of a file in bytes, and the time of its last change. */
+struct identity {
+    int64_t size, seconds, nanoseconds;
+};
+
+/* For each file its path, a zero, and the numbers of `struct identity`. */
 static SAVED PyObject *sources;
 static char **plain;
 
@@ -28,27 +33,25 @@ int has_sources(void)
     return sources != NULL;
 }
 
-static int is_unchanged(const char *path, const char *expected)
+static int is_unchanged(const char *path, const struct identity *expected)
 {
     struct stat status;
-    char found[80];
 
-    if (stat(path, &status) < 0)
-        return 0;
-    snprintf(found, sizeof found, "%lld %lld.%09ld", (long long)status.st_size, (long long)status.st_mtim.tv_sec,
-             status.st_mtim.tv_nsec);
-    return !strcmp(found, expected);
+    return !stat(path, &status) && status.st_size == expected->size && status.st_mtim.tv_sec == expected->seconds &&
+           status.st_mtim.tv_nsec == expected->nanoseconds;
 }
 
 static int are_unchanged(void)
 {
     const char *path = PyBytes_AS_STRING(sources), *end = path + PyBytes_GET_SIZE(sources);
+    struct identity expected;
 
-    while (path < end) {
-        const char *expected = path + strlen(path) + 1;
-        if (!is_unchanged(path, expected))
+    for (; path < end; path += sizeof expected) {
+        const char *after = path + strlen(path) + 1;
+        memcpy(&expected, after, sizeof expected);
+        if (!is_unchanged(path, &expected))
             return 0;
-        path = expected + strlen(expected) + 1;
+        path = after;
     }
     return 1;
 }
