@@ -168,6 +168,11 @@ def flag_table(parameters: Iterable[click.Parameter]) -> dict[str, Flag]:
     return table
 
 
+def _keep_help_option(command: click.Command) -> None:
+    """Have click make the option `--help`, once for all calls of a dumped program: click looks for a translation."""
+    command.get_help_option(click.Context(command, **command.context_settings))
+
+
 class MinitCommand(click.Command):
     """A command with rkt's grammar; with `stop_at_operand`, flags end at the first operand."""
 
@@ -175,6 +180,7 @@ class MinitCommand(click.Command):
         settings.setdefault("context_settings", _SETTINGS)
         super().__init__(*arguments, **settings)
         self.params.extend(_global_options())
+        _keep_help_option(self)
         self.stop_at_operand = stop_at_operand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -210,6 +216,7 @@ class MinitGroup(click.Group):
         settings.setdefault("context_settings", _SETTINGS)
         super().__init__(*arguments, **settings)
         self.params.extend(_global_options())
+        _keep_help_option(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split the global options before the command's name from the rest."""

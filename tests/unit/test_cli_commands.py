@@ -45,6 +45,17 @@ def test_commands() -> None:
     assert set(commands.commands) == COMMANDS
 
 
+def test_no_translation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is called looks for no translation of click's words."""
+
+    def find(message: str) -> str:
+        raise AssertionError(message)
+
+    group = MinitGroup("minit", commands={"done": MinitCommand("done", callback=lambda: None)})
+    monkeypatch.setattr(click.decorators, "_", find)
+    assert run(["done"], group) == 0
+
+
 @pytest.mark.parametrize(("path", "command"), leaves(commands))
 def test_every_command_explains_itself(
     path: tuple[str, ...], command: click.Command, capsys: pytest.CaptureFixture[str]
