@@ -140,14 +140,17 @@ class _Collector:
             bufsize=0,
             preexec_fn=ending_with_caller(),
         )
+        assert self._process.stdout is not None
+        # With a buffer: otherwise each byte of an answer is read by a call.
+        self._answers = open(self._process.stdout.fileno(), "rb", closefd=False)
         self.has_ended = False
 
     def collect(self, uuid: str) -> int:
         """Return the exit code for a pod: the program's if the program ends, EXIT_FAILURE for no proper answer."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{uuid}\n".encode())
-            words = self._process.stdout.readline().decode("ascii", "replace").split()
+            words = self._answers.readline().decode("ascii", "replace").split()
             if len(words) == 2 and words[0] == uuid and words[1].removeprefix("-").isdecimal():
                 return int(words[1])
             if words:
