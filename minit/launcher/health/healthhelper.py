@@ -290,8 +290,9 @@ class _Checker:
         """Tell whether there is a PID 1, even one that hangs; after the end, or right before, nobody needs results."""
         try:
             ask_state()
-        except NoAnswerError:
-            return True
+        except NoAnswerError as error:
+            # A connection that ends without an answer ends with PID 1; one that hangs keeps the connection.
+            return isinstance(error.__cause__, BlockingIOError)
         except ControlError:
             return False
         return True
