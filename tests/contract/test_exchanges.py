@@ -66,8 +66,8 @@ def checked(kind: str, script: str = UNTIL_END, **check: object) -> dict[str, An
 
 
 def restarted() -> dict[str, Any]:
-    """Return an app with handlers that logs the number of its run, and fails."""
-    script = "echo x >> /tmp/runs; echo $(wc -l < /tmp/runs); [ -e /tmp/end ] || exit 7"
+    """Return an app with handlers that logs the number of its run, and fails, but is ready most of the time."""
+    script = "echo x >> /tmp/runs; echo $(wc -l < /tmp/runs); sleep 0.5; [ -e /tmp/end ] || exit 7"
     events = handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))
     return annotated(script, AGAIN, eventHandlers=events)
 
@@ -358,6 +358,8 @@ def test_a_pod_of_twenty_apps(make_pod: MakePod, exchange: Exchange, tmp_path: P
     for _ in range(2):
         exchange(pod.data, pod.uuid)
         wait_for(lambda: is_exchanged(process.pid, pod.pid), "all processes of minit")
+        # What PID 1 reads when first asked.
+        kept_state(pod)
         used.append(resources(pod.pid, process.pid))
     for pid, (descriptors, kilobytes), (_, kilobytes_after) in zip((pod.pid, process.pid), *used):
         # Sockets of clients, and links of sidecars, may be about to be closed.

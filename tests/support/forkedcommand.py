@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import pkgutil
-import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import minit
 from minit.__main__ import main
 from minit.image.dump.command import build_command, is_current
 from minit.image.dump.program import obstacle
+from minit.linux.loop import wait_readable
 from minit.podfiles.usersdirectory import is_of_user, program_directory
 from tests.support.forked import make_forks_cheap
 
@@ -128,7 +128,7 @@ def _read_all(readers: Sequence[int]) -> list[str]:
     data = dict.fromkeys(readers, b"")
     left = list(readers)
     while left:
-        for reader in select.select(left, [], [])[0]:
+        for reader in wait_readable(left, None):
             piece = os.read(reader, 1 << 16)
             data[reader] += piece
             if not piece:

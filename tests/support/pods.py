@@ -337,8 +337,9 @@ class PodDirectory:
 
     def status(self, app: str) -> int | None:
         """Return the recorded exit status of an app, None without one."""
-        path = self.status_root / "rkt/status" / app
-        return int(path.read_text()) if path.exists() else None
+        with suppress(FileNotFoundError):
+            return int((self.status_root / "rkt/status" / app).read_text())
+        return None
 
     def record(self, app: str) -> dict[str, Any]:
         """Return minit's own record of an app's end."""

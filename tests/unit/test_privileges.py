@@ -21,7 +21,7 @@ from minit.supervisor.exec import privileges
 PACKAGE = Path(minit.__file__).parent
 WHERE = "supervisor/exec/privileges.py"
 LAST_STEPS = {"execve", "install_seccomp_filter", "clear_ambient_capabilities", "join_session_keyring", "setresuid"}
-OWN = {"supervisor/execution.py", "launcher/start/launcher.py"}
+OWN = {"supervisor/execution.py", "launcher/upgradable.py"}
 PROGRAMS = {"supervisor/exec/child.py", "supervisor/apps/handlers.py", "launcher/enter/enterchild.py"}
 
 
