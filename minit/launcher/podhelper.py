@@ -57,8 +57,7 @@ class PodHelper(RunningHelper):
     The launcher's side of a helper; the process exists from the beginning until `end`, or as long as the launcher.
 
     The process does `work`, and `fail` is told of an error; both get the helper's end of the socket. The process has
-    the descriptors `kept`, too. The helper of an
-    added app may outlive the parent, see minit.launcher.leftbehind.
+    the descriptors `kept`, too. The helper of an added app may outlive the parent, see minit.launcher.leftbehind.
     """
 
     def __init__(

@@ -11,8 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import sys
-import termios
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ import trio
 
 from minit.base.carried import Carried, CarriedCodec, Descriptor
 from minit.base.errors import MinitError, NetworkError, describe
+from minit.iottymux.buffers import unread_bytes
 from minit.launcher.podhelper import HelperWork, PodHelper
 from minit.launcher.upgradable import prove, resume
 from minit.linux.forks import PORT_FORWARDER
@@ -282,7 +281,7 @@ async def _pump(source: Socket, pipe: tuple[int, int], sink: Socket, both: trio.
     """Bring bytes from one connection to the other, and the end; an error ends `both` directions."""
     reader, writer = pipe
     # What a program before this one has left.
-    count = int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder)
+    count = unread_bytes(reader)
     try:
         while True:
             while count:
