@@ -263,7 +263,8 @@ def find_logged(fd: int, name: str, written_bytes: Callable[[int], int]) -> int:
     """
     Note what a killed sidecar has logged of an output, and return how much of that is not in the ring yet.
 
-    `written_bytes` returns how much of the output of a time since 1970 is in the log.
+    `written_bytes` returns how much of the output of a time since 1970 is in the log. An OutputLog does the same by a
+    mapping, which PID 1 must not have: a file cut short by a hostile sidecar would end PID 1 by SIGBUS.
     """
     data = os.pread(fd, _BYTES, 0)
     position, tried_ns = _number(data, f"{name}:{LOG}"), _number(data, f"{name}:{LOG}:ns")
