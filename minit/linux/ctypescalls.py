@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from struct import Struct
 from typing import NoReturn
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -17,6 +18,9 @@ _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 
 _SYS_CLONE3 = 435
+_CORE_DUMPED = 0x80
+_INT = Struct("i")
+_END = Struct("ii")
 _before_fork, _after_fork_in_parent, _after_fork_in_child = (
     ctypes.pythonapi.PyOS_BeforeFork,
     ctypes.pythonapi.PyOS_AfterFork_Parent,
@@ -51,6 +55,23 @@ def clone3(arguments: bytearray) -> int:
     return pid
 
 
+def take_ends(ends: bytearray) -> None:
+    """Reap dead children until nobody is dead or there is no room."""
+    count, room = _INT.unpack_from(ends)[0], (len(ends) // _INT.size - 1) // 2
+    while count < room:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        # Noted before the reaping: the kernel tells nobody again, and there may be no memory for the answer.
+        _END.pack_into(ends, _INT.size + count * _END.size, found.si_pid, _wait_status(found))
+        count += 1
+        _INT.pack_into(ends, 0, count)
+        os.waitpid(found.si_pid, os.WNOHANG)
+
+
 def wait_for_kill() -> NoReturn:
     """Wait for a signal that ends the process."""
     while True:
@@ -64,6 +85,12 @@ def forget_way_back() -> None:
 def address(buffer: bytearray) -> int:
     """Return the address of the bytes, valid while the buffer exists and keeps its length."""
     return ctypes.addressof(_array(buffer))
+
+
+def _wait_status(found: os.waitid_result) -> int:
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status << 8
+    return found.si_status | (_CORE_DUMPED if found.si_code == os.CLD_DUMPED else 0)
 
 
 def _word(argument: int | bytes | bytearray | None) -> object:

@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from minit.linux.ctypescalls import address, call
     from minit.linux.ctypescalls import clone3 as _clone3
     from minit.linux.ctypescalls import forget_way_back as _forget_way_back
+    from minit.linux.ctypescalls import take_ends as _take_ends
     from minit.linux.ctypescalls import wait_for_kill as _wait_for_kill
 else:
     try:
         from _syscalls import address, call
         from _syscalls import clone3 as _clone3
         from _syscalls import forget_way_back as _forget_way_back
+        from _syscalls import take_ends as _take_ends
         from _syscalls import wait_for_kill as _wait_for_kill
     except ModuleNotFoundError:
         from minit.linux.ctypescalls import address, call
         from minit.linux.ctypescalls import clone3 as _clone3
         from minit.linux.ctypescalls import forget_way_back as _forget_way_back
+        from minit.linux.ctypescalls import take_ends as _take_ends
         from minit.linux.ctypescalls import wait_for_kill as _wait_for_kill
 
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
@@ -398,6 +401,16 @@ def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
     words = (flags | _CLONE_PIDFD, address(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup or 0)
     pid = _clone3(bytearray(_CLONE_ARGS.pack(*words)))
     return pid, int.from_bytes(pidfd, "little") if pid else -1
+
+
+def take_ends(ends: bytearray) -> None:
+    """
+    Reap dead children without blocking, wait4(2), until nobody is dead or `ends` is full.
+
+    `ends` is in the form of `i` and, for each, `ii` of struct: a count, and pids and statuses, which are added behind
+    those that are there. No memory is needed between the answer of the kernel and `ends`.
+    """
+    _take_ends(ends)
 
 
 def forget_way_back() -> None:

@@ -3,48 +3,54 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from struct import Struct
 
+from minit.linux.syscalls import take_ends
 from minit.reaper.exit_status import ExitStatus, from_wait_status
 
 # A batch is bounded so that a storm of orphans cannot keep the control socket waiting: some 5 milliseconds.
 BATCH = 1024
+_COUNT = Struct("i")
+_END = Struct("ii")
+_NONE = bytes(_COUNT.size)
+# What the kernel tells once only is here until `dead` has it.
+_ends = bytearray(_COUNT.size + BATCH * _END.size)
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_CORE_DUMPED = 0x80
 _PF_FORKNOEXEC = 0x40
 
 
-def reap(known: set[int], dead: list[tuple[int, int]], limit: int = BATCH) -> int:
+def reap(known: set[int], dead: list[tuple[int, int]]) -> int:
     """
-    Reap up to `limit` dead children without blocking; return the count of all.
+    Reap up to BATCH dead children without blocking; return the count of all.
 
-    (pid, status in the form of wait(2)) of `known` children that are not in `dead` yet are added. This comes before the
-    reaping: the kernel tells nobody again, and an error in between, for want of memory say, would lose the status.
+    (pid, status in the form of wait(2)) of `known` children that are not in `dead` yet are added. An error in between,
+    for want of memory say, loses nothing: the next call adds what the last one took from the kernel and did not add.
 
-    All others are orphans, perhaps thousands, for which no object is made. SIGCHLD coalesces, so the caller repeats
-    until a batch is not full. A child that was forked but not yet registered cannot be in a batch: fork and
-    registration have no checkpoint between them. A dead child is taken out of `known`, as another process may have its
-    pid from now on.
+    All others are orphans, perhaps thousands. SIGCHLD coalesces, so the caller repeats until a batch is not full. A
+    child that was forked but not yet registered cannot be in a batch: fork and registration have no checkpoint between
+    them. A dead child is taken out of `known`, as another process may have its pid from now on.
     """
     known.difference_update([pid for pid, _ in dead])
-    for count in range(limit):
-        try:
-            found = os.waitid(os.P_ALL, 0, _LOOK)
-        except ChildProcessError:
-            return count
-        if found is None:
-            return count
-        pid = found.si_pid
+    take_ends(_ends)
+    count: int = _COUNT.unpack_from(_ends)[0]
+    for pid, status in _taken():
         if pid in known:
             known.remove(pid)
-            dead.append((pid, _wait_status(found)))
-        os.waitpid(pid, os.WNOHANG)
-    return limit
+            dead.append((pid, status))
+    _ends[: _COUNT.size] = _NONE
+    return count
 
 
-def _wait_status(found: os.waitid_result) -> int:
-    if found.si_code == os.CLD_EXITED:
-        return found.si_status << 8
-    return found.si_status | (_CORE_DUMPED if found.si_code == os.CLD_DUMPED else 0)
+def rescue_ends(dead: list[tuple[int, int]]) -> None:
+    """Add what a call of `reap` that failed took from the kernel and did not add, orphans too."""
+    dead += [(pid, status) for pid, status in _taken() if (pid, status) not in dead]
+    _ends[: _COUNT.size] = _NONE
+
+
+def _taken() -> Iterator[tuple[int, ...]]:
+    [count] = _COUNT.unpack_from(_ends)
+    return _END.iter_unpack(memoryview(_ends)[_COUNT.size :][: count * _END.size])
 
 
 def has_children(pid: int | None = None) -> bool:

@@ -43,6 +43,7 @@ from minit.plan.podplan import PodTraits
 from minit.podfiles import paths
 from minit.podfiles.paths import PodEvent
 from minit.reaper.exit_status import STEP_SUPERVISOR, ExitStatus
+from minit.reaper.reaper import rescue_ends
 from minit.reaper.record import write_file
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.context import Context, OwnLimits
@@ -308,6 +309,7 @@ class FirstProcess(Carried):
             if self.filter_file is None:
                 self.filter_file = memory_file("filter", self.supervisor.sidecars.filter)
             self.events.leave()
+            rescue_ends(self.supervisor.dead)
             state, descriptors = self.encode()
             memory = reserve.take_file()
             kept = {*descriptors, memory}

@@ -116,7 +116,7 @@ def cases_of(calls: list[Call], kind: str) -> Iterator[Case]:
     }[kind]
     # Until the pod is ready, or an app has ended already; in PID 1 until all apps are told to exec, as it gives them
     # sidecars then, which is tried again.
-    started = min(calls.index(Call(roles.pid_1, name, 1)) for name in ("symlink", "waitid"))
+    started = min(calls.index(Call(roles.pid_1, name, 1)) for name in ("symlink", "wait4"))
     if kind == "PID 1":
         started = calls.index(Call(roles.pid_1, "sendto", len(roles.apps)))
     chosen = [index for index, call in enumerate(calls) if call.who == who]

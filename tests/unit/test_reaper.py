@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from minit.reaper import reaper
 from minit.reaper.exit_status import from_wait_status
-from minit.reaper.reaper import BATCH, reap
+from minit.reaper.reaper import reap, rescue_ends
 
 CODES = (3, 0, 7, 255, 1)
 # Of two of them, about.
@@ -34,10 +35,10 @@ def among_the_dead(act: Callable[[list[int]], object]) -> object:
         return json.load(said)
 
 
-def take(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, int]], int]:
+def take(known: set[int]) -> tuple[list[tuple[int, int]], int]:
     """Return pids and exit codes of a batch, and the count of all."""
     dead: list[tuple[int, int]] = []
-    count = reap(known, dead, limit)
+    count = reap(known, dead)
     return [(pid, from_wait_status(status).number()) for pid, status in dead], count
 
 
@@ -57,11 +58,12 @@ def test_all_are_reaped_and_those_known_have_a_status() -> None:
     assert among_the_dead(act) == [[True, True], [3, 255], 5, True]
 
 
-def test_a_batch_is_bounded() -> None:
+def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is in the next one; a batch that is not full was the last."""
+    monkeypatch.setattr(reaper, "_ends", bytearray(4 + 3 * 8))
 
     def act(pids: list[int]) -> object:
-        batches = [take({*pids}, limit=3) for _ in range(3)]
+        batches = [take({*pids}) for _ in range(3)]
         return [(numbers(dead), count) for dead, count in batches]
 
     assert among_the_dead(act) == [[[3, 0, 7], 3], [[255, 1], 2], [[], 0]]
@@ -107,3 +109,23 @@ def test_an_allocation_that_fails() -> None:
         assert outcome in ([[*CODES], True], [[*CODES], False]), at
         failed += outcome == [[*CODES], True]
     assert failed > ALLOCATIONS // 2
+
+
+def test_what_a_failed_batch_took() -> None:
+    """Another program of PID 1 gets each end once, with those of orphans."""
+
+    class Full(list[tuple[int, int]]):
+        def append(self, end: tuple[int, int]) -> None:
+            super().append(end)
+            if len(self) == 2:
+                raise MemoryError
+
+    def act(pids: list[int]) -> object:
+        dead = Full()
+        with pytest.raises(MemoryError):
+            reap({*pids[1:]}, dead)
+        first = len(dead)
+        rescue_ends(dead)
+        return first, numbers([(pid, from_wait_status(status).number()) for pid, status in dead])
+
+    assert among_the_dead(act) == [2, [0, 7, 3, 255, 1]]

@@ -8,6 +8,7 @@
 #include <linux/sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define ARGUMENTS_MAX 6
@@ -78,6 +79,28 @@ static PyObject *address(PyObject *module, PyObject *argument)
     return result;
 }
 
+/* take_ends(ends): reaps dead children until nobody is dead or there is no room, and adds the number and the status of each. */
+static PyObject *take_ends(PyObject *module, PyObject *argument)
+{
+    Py_buffer buffer;
+    pid_t pid = 1;
+    int *ends, room;
+
+    (void)module;
+    if (PyObject_GetBuffer(argument, &buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    ends = buffer.buf;
+    room = (int)(buffer.len / (Py_ssize_t)sizeof *ends - 1) / 2;
+    while (ends[0] < room && (pid = waitpid(-1, &ends[2 * ends[0] + 2], WNOHANG)) > 0) {
+        ends[2 * ends[0] + 1] = pid;
+        ends[0]++;
+    }
+    PyBuffer_Release(&buffer);
+    if (pid < 0 && errno != ECHILD)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
 /* wait_for_kill(): gives back all memory but the code and the end of the stack, and waits for a signal that ends the process. */
 __attribute__((noreturn)) static PyObject *wait_for_kill(PyObject *module, PyObject *nothing)
 {
@@ -107,6 +130,7 @@ static SAVED PyMethodDef methods[] = {
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
     {"clone3", clone3, METH_O, NULL},
     {"forget_way_back", forget, METH_NOARGS, NULL},
+    {"take_ends", take_ends, METH_O, NULL},
     {"wait_for_kill", wait_for_kill, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
