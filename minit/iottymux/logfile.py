@@ -375,13 +375,10 @@ class PlainLog:
 
 
 def format_lines(stream: str, data: bytes, now_ns: int) -> bytes:
-    """Return the lines with time and stream; the time is Go's RFC3339Nano in the zone of the host."""
+    """Return the lines with time and stream; the time is Go's RFC3339Nano in UTC."""
     seconds, fraction_ns = divmod(now_ns, 10**9)
-    local = time.localtime(seconds)
     fraction = f".{fraction_ns:09d}".rstrip("0").rstrip(".")
-    offset = time.strftime("%z", local)
-    zone = "Z" if local.tm_gmtoff == 0 else f"{offset[:3]}:{offset[3:]}"
-    start = f"{time.strftime('%Y-%m-%dT%H:%M:%S', local)}{fraction}{zone} {stream} ".encode()
+    start = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}{fraction}Z {stream} ".encode()
     whole, end, rest = data.rpartition(b"\n")
     lines = start + whole.replace(b"\n", b"\n" + start) + b"\n" if end else b""
     return lines + (start + rest if rest else b"")
