@@ -7,13 +7,16 @@ import os
 import re
 import select
 import signal
+import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from minit.image.dump.program import obstacle
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import status_of
 from tests.support.waiting import wait_for
@@ -291,3 +294,27 @@ def test_a_caller_that_does_not_read_does_not_hold_up_pid_1(make_pod: MakePod) -
         os.close(reader)
         os.close(writer)
     process.wait()
+
+
+def own_kilobytes(pid: int) -> int:
+    """Return the anonymous memory that a process shares with no other: bits of proc_pid_pagemap(5)."""
+    present, of_file, exclusive = 1 << 63, 1 << 61, 1 << 56
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    pages = 0
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap:
+        for line in maps:
+            start, end = (int(address, 16) // page_bytes for address in line.split()[0].split("-"))
+            words = os.pread(pagemap.fileno(), (end - start) * 8, start * 8) if "[v" not in line else b""
+            kinds = (word & (present | of_file | exclusive) for (word,) in struct.iter_unpack("Q", words))
+            pages += [*kinds].count(present | exclusive)
+    return pages * page_bytes // 1024
+
+
+@pytest.mark.skipif(obstacle() is not None, reason="this Python cannot be dumped")
+def test_the_memory_of_a_sidecar(make_pod: MakePod) -> None:
+    """A sidecar writes to few pages, since the dumped program has run as a sidecar before."""
+    pod = make_pod({name: shell("echo up; sleep 99 & wait") for name in "abc"})
+    pod.start()
+    wait_for(lambda: all(pod.log(name) for name in "abc"), "the output of all apps")
+    own = [own_kilobytes(pod.children()[f"iottymux-{name}"]) for name in "abc"]
+    assert min(own) < (470 if sys.version_info >= (3, 12) else 810), own

@@ -7,8 +7,8 @@ The stage1 image and the program of the command are dumps. Read `dump.h` first.
     guard.c         checks first of all whether the file of a program is whole
     main.c          builds the interpreter, and writes a dump or goes on from there
     arena.c         the memory of the dump, at a fixed address
-    filesystem.c    hides the differences of file systems from the dump
     objects.c       loads extension modules into the memory
+    plain.c         hides the differences of machines and moments from the dump
     write.c         writes the program
     profile.c       finds written memory, and puts the blocks together
     restore.c       renews the state that belongs to a process

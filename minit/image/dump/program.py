@@ -30,7 +30,7 @@ from minit.image.toolchain import read_tool, run_tool
 
 _PARTS = Path(__file__).parent
 _SOURCES = (
-    *("arena.c", "crash.c", "filesystem.c", "guard.c", "immortal.c", "main.c", "objects.c", "profile.c"),
+    *("arena.c", "crash.c", "guard.c", "immortal.c", "main.c", "objects.c", "plain.c", "profile.c"),
     *("restore.c", "sha2.c", "sources.c", "syscalls.c", "write.c"),
 )
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
@@ -47,6 +47,7 @@ _OWN_FUNCTIONS = {
     **{name: f"arena_{name}" for name in ("malloc", "calloc", "realloc", "free", "mmap", "mmap64", "munmap")},
     **{name: f"object_{name}" for name in ("dlopen", "dlsym", "dlclose", "dlerror")},
     **{f"{name}64": f"plain_{name}" for name in ("readdir", "stat", "lstat", "fstat", "fstatat")},
+    "clock_gettime": "plain_clock_gettime",
 }
 """Functions for CPython and modules in the place of the C library's functions."""
 
@@ -148,6 +149,8 @@ def write_dump(recipe: Recipe, output: Path, profile: Path | None = None) -> Non
             *(text, *recipe.arguments),
         ],
         recipe.directory,
+        # The module time keeps the zone in variables.
+        TZ="UTC0",
     )
 
 
@@ -254,12 +257,12 @@ def _names(objects: Sequence[Path], which: str, *, weak: bool) -> set[str]:
     return {words[0].partition("@")[0] for words in lines if len(words) > 1 and (weak or words[1] == "U")}
 
 
-def _run(command: Sequence[object], directory: Path) -> bytes:
-    """Return the output of a command."""
+def _run(command: Sequence[object], directory: Path, **environment: str) -> bytes:
+    """Return the output of a command with this environment."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=directory,
-        env={},
+        env=environment,
         # Pipes: the abilities of a stream are found out once, when the stream is made.
         input=b"",
         capture_output=True,

@@ -1,9 +1,10 @@
 /*
- * What a file system decides, and must not decide what is in a program that is made on it.
+ * What the machine of a build decides, and must not decide in a program that is made there.
  *
  * The interpreter reads the directories that it imports from, and asks for the state of files. The order of names decides
  * in which memory they lie, and with them all that follows. So do numbers: those below 257 are objects that exist, and
- * others take memory. Times are left as they are: bytecode is compared with them.
+ * others take memory. So does the time, by the length of a text. Times of files are left as they are: bytecode is compared
+ * with them.
  */
 #include "dump.h"
 #include <dirent.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 static DIR *listed;
 static struct dirent **entries;
@@ -83,4 +85,12 @@ int plain_fstat(int fd, struct stat *state)
 int plain_fstatat(int directory, const char *path, struct stat *state, int flags)
 {
     return make_plain(fstatat(directory, path, state, flags), state);
+}
+
+int plain_clock_gettime(clockid_t clock, struct timespec *now)
+{
+    if (is_restored || clock != CLOCK_REALTIME)
+        return clock_gettime(clock, now);
+    *now = (struct timespec){.tv_sec = 1000000000, .tv_nsec = 123456789};
+    return 0;
 }
