@@ -25,6 +25,7 @@ from minit.launcher.devices.openvolumes import open_kubernetes_log
 from minit.launcher.health.healthhelper import HealthHelper, PodChecks
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
+from minit.launcher.portforwarder import PortForwarder, listen
 from minit.launcher.start.delegation import usable_hierarchies
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.killed import KillWitness
@@ -246,9 +247,6 @@ class _Launch:
             network = _network_of(placed.plan, placed.sockets, self._flags)
             if network is not None:
                 if user_network() is not None and network.ports:
-                    # Imports trio, which the launcher of root's pods does without.
-                    from minit.launcher.portforwarder import PortForwarder, listen
-
                     self._forward = partial(PortForwarder, listen(network.ports))
                 _reserve_names(placed.plan)
                 self._network = NetworkHelper(network, self._flags, self._lock)
