@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from minit.base.errors import ImageError, describe
-from minit.image.dump.program import LINKED_IN, Recipe, build_dump, static_library
+from minit.image.dump.program import LINKED_IN, REPLACED, Recipe, build_dump, static_library
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, compile_modules, landmark
 from minit.image.toolchain import DEBIAN_PACKAGES, find_tool, run_tool
@@ -148,7 +148,7 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
         pending += [copy / _LIBRARIES / name for name in search.elf(path).needed if not name.startswith(LINKED_IN)]
     (directory / _DUMP).parent.mkdir(parents=True)
     # First the modules that run a pod: the objects lie together, so that a start reads and writes fewer pages.
-    names = ["entrypoints.run", *(module.name for module in modules)]
+    names = ["entrypoints.run", *(module.name for module in modules if module.name != REPLACED)]
     recipe = Recipe(
         seed=seed,
         modules="/proc/self/cwd",  # no path of this machine

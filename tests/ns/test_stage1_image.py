@@ -257,6 +257,13 @@ def test_a_dump_draws_its_random_numbers_itself(root: Path) -> None:
 
 
 @needs_dump
+def test_a_dump_makes_system_calls_itself(root: Path) -> None:
+    """No ctypes stands between, in which another interpreter may lack functions."""
+    code = "import sys; print([name in sys.modules for name in ('_syscalls', 'minit.linux.ctypescalls')])"
+    assert subprocess.run([*python(root), code], capture_output=True, check=True).stdout == b"[True, False]\n"
+
+
+@needs_dump
 def test_functions_that_may_be_called_lie_together(root: Path) -> None:
     """Those of minit and of trio's loop do, in a third of the memory that functions lie in, with few others between."""
     code = (

@@ -17,7 +17,16 @@ from tempfile import TemporaryDirectory
 from minit.archives.tarentry import Kind, TarWriter, new_entry
 from minit.base import jsontext
 from minit.base.errors import ImageError
-from minit.image.dump.program import LINKED_IN, Recipe, link_dumper, make_profile, obstacle, static_library, write_dump
+from minit.image.dump.program import (
+    LINKED_IN,
+    REPLACED,
+    Recipe,
+    link_dumper,
+    make_profile,
+    obstacle,
+    static_library,
+    write_dump,
+)
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, module_name, package_directories, record_modules
 from minit.manifest.image import APPC_VERSION
@@ -99,8 +108,7 @@ def command_modules() -> list[Module]:
         allowed=("minit", "entrypoints", *_PACKAGES),
         omitted=_OMITTED,
     )
-    # A dump has _syscalls instead.
-    return [module for module in modules if module.name != "minit.linux.ctypescalls"]
+    return [module for module in modules if module.name != REPLACED]
 
 
 def is_current(program: Path) -> bool:

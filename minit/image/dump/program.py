@@ -65,6 +65,9 @@ LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython",
 _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
 """Prefixes of the names of functions that a static library may call and lack, and of functions in sha2.c."""
 
+REPLACED = "minit.linux.ctypescalls"
+"""The module in whose place a dump has _syscalls."""
+
 ARENA_ADDRESS = 0x10000000
 """The address in layout.ld."""
 
