@@ -223,7 +223,9 @@ def test_it_copies_few_pages(work_directory: Path, monkeypatch: pytest.MonkeyPat
     together, scattered = Path(f"{program_directory()}{quick_words()[0]}"), work_directory / "scattered"
     monkeypatch.setattr("minit.image.dump.program.can_trace", lambda: False)
     build_command(scattered)
-    assert page_faults(together) < 0.9 * page_faults(scattered)
+    # From 3.12 on common objects are not counted, so fewer pages are written anyway.
+    most = 0.9 if sys.version_info < (3, 12) else 0.97
+    assert page_faults(together) < most * page_faults(scattered)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@
 #define FAILURE 254
 
 /* Where the program's file ends in this very number, which write.c puts here and there; 0 for one that nobody guards. */
-__asm__(".section guard, \"ax\"\n"
+__asm__(".section guard.first, \"ax\"\n"
         ".balign 8\n"
         ".globl guarded_end\n"
         "guarded_end: .quad 0\n"
@@ -21,7 +21,7 @@ __asm__(".section guard, \"ax\"\n"
 
 #if defined(__x86_64__)
 /* From the kernel's stack to the C library's start, whose argument in %rdx is none. */
-__asm__(".section guard, \"ax\"\n"
+__asm__(".section guard.first, \"ax\"\n"
         ".globl start_guarded\n"
         "start_guarded:\n"
         "    mov %rsp, %rdi\n"
@@ -30,7 +30,7 @@ __asm__(".section guard, \"ax\"\n"
         "    jmp _start\n"
         ".previous\n");
 #elif defined(__aarch64__)
-__asm__(".section guard, \"ax\"\n"
+__asm__(".section guard.first, \"ax\"\n"
         ".globl start_guarded\n"
         "start_guarded:\n"
         "    mov x0, sp\n"
@@ -41,22 +41,24 @@ __asm__(".section guard, \"ax\"\n"
 #endif
 
 /* `stack` is what exec(2) leaves: the number of arguments, these, a zero, the environment. */
-GUARD __attribute__((used)) void look_at_file(long *stack)
+FIRST __attribute__((used)) void look_at_file(long *stack)
 {
     char **argv = (char **)(stack + 1), **variables = argv + stack[0] + 1;
     long fd, found = 0;
     int has_other = guarded_end && stack[0] >= 2;
 
-    watch_faults(has_other ? argv + 1 : NULL, variables);
     if (!has_other) {
+        watch_faults(NULL, variables);
         find_way_back(stack[0], argv);
         return;
     }
     fd = system_call(SYS_openat, AT_FDCWD, (long)argv[0], O_RDONLY | O_CLOEXEC, 0, 0);
     system_call(SYS_pread64, fd, (long)&found, sizeof found, guarded_end, 0);
     system_call(SYS_close, fd, 0, 0, 0, 0);
-    if (found == guarded_end)
+    if (found == guarded_end) {
+        watch_faults(argv + 1, variables);
         return;
+    }
     system_call(SYS_execve, (long)argv[1], (long)(argv + 1), (long)variables, 0, 0);
     system_call(SYS_exit_group, FAILURE, 0, 0, 0, 0);
 }
