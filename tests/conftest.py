@@ -38,6 +38,7 @@ from tests.support.unpack import unpack
 from tests.support.usersession import SURROUNDING, is_possible, make_directories, use_data_directory
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
+ARM64 = os.environ.get("MINIT_TEST_ARM64") == "1"
 _BUILT = Path(__file__).parents[1] / "build/tests"
 _AFTERWARDS = pytest.StashKey[Afterwards]()
 _DISK = pytest.StashKey[OwnDisk]()
@@ -151,9 +152,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     Leave out pods that are in a user namespace and have overlays: stage0 makes none.
 
-    In a session of a user also all that the user cannot do.
+    In a session of a user also all that the user cannot do, and in an ordinary run what is for long ones.
     """
     impossible: set[pytest.Item] = {item for item in items if isinstance(item, pytest.Function) and _has_both(item)}
+    if not (LONG or ARM64):
+        impossible |= {item for item in items if item.get_closest_marker("long")}
     if SURROUNDING is not None:
         impossible |= {item for item in items if not is_possible(item)}
     config.hook.pytest_deselected(items=list(impossible))

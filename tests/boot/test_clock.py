@@ -33,6 +33,7 @@ adjtimex | grep -o PLL
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2 * BOOT_SECONDS)
 def test_a_clock_that_is_set(
     kernel: Kernel, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def _commands(heading: str) -> str:
     return "\n".join(typed)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(HERE is not X86_64, reason="images for another processor are built on x86-64 alone")
 @pytest.mark.timeout(5 * BOOT_SECONDS)
 def test_the_commands(kernel: Kernel, firmware: Firmware, stage1_image: Path, tmp_path: Path) -> None:

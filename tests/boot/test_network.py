@@ -70,6 +70,7 @@ def cable(tmp_path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * BOOT_SECONDS)
 def test_two_machines(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """

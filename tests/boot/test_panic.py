@@ -28,6 +28,7 @@ wait_seconds = 60
 _REASON = "Kernel panic - not syncing: sysrq triggered crash"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(4 * BOOT_SECONDS)
 def test_a_panic(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """The last words of the kernel are told once, kept with the files of the next boot, and shown by `diagnose`."""

@@ -50,6 +50,7 @@ sleep 10000
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * BOOT_SECONDS)
 def test_what_a_machine_survives(
     kernel: Kernel, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ echo has more memory
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * BOOT_SECONDS)
 def test_a_root_that_is_not_in_use(kernel: Kernel, build_machine: BuildMachine, tmp_path: Path) -> None:
     """When the apps have started, a root in memory is compressed, and what that frees is theirs; the machine ends."""

@@ -103,6 +103,7 @@ def test_an_update(firmware: Firmware, build_machine: BuildMachine, tmp_path: Pa
     assert [told["slots"]["b"]["version"], told["trial"]["version"], told["running"]] == ["2", "2", "b"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(4 * BOOT_SECONDS)
 def test_unattended_updates(firmware: Firmware, build_machine: BuildMachine, tmp_path: Path) -> None:
     """A machine finds a new version at a server, tries again when it is cut short, and starts again with it."""

@@ -195,7 +195,7 @@ def _is_commanded(daemon: Daemon) -> bool:
 
 @pytest.mark.timeout(7200 if LONG else 600)
 @pytest.mark.trio
-@pytest.mark.parametrize("network", SAMPLES)
+@pytest.mark.parametrize("network", ["none", pytest.param("default", marks=pytest.mark.long)])
 async def test_kills_of_the_daemon(minit: Stage0, tmp_path: Path, network: str) -> None:
     """Nothing is lost, doubled or left by whatever step a daemon was killed in, and its client's next try succeeds."""
     faults = Faults(tmp_path, EXECS, alone=True)

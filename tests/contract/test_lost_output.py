@@ -67,7 +67,10 @@ def start_unread(pod: PodDirectory) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize(("annotation", "code"), [(None, 254), ("ignore", 0), ("fail", 254)])
+@pytest.mark.parametrize(
+    ("annotation", "code"),
+    [(None, 254), ("ignore", 0), pytest.param("fail", 254, marks=pytest.mark.long)],
+)
 def test_sidecars_that_cannot_live(make_pod: MakePod, annotation: str | None, code: int) -> None:
     """After some attempts there are no more, the app goes on to its end, and what is lost is told to the byte."""
     annotations = {} if annotation is None else {"minit/lost-output": annotation}

@@ -407,6 +407,7 @@ def test_the_helper_dies(boot: Boot) -> None:
     assert machine.lines[1:] == [*died, "minit: the pod has ended with 0", "minit: reboot"]
 
 
+@pytest.mark.long
 def test_a_helper_that_hangs(boot: Boot) -> None:
     """One that does not answer is killed, and another one goes on with what it did; the apps notice nothing."""
     config = """

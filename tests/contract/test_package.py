@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from minit.image.dump.program import obstacle
-from tests.support.campaign import LONG
 from tests.support.stage0_world import REPOSITORY, World
 from tests.support.waiting import wait_for
 
@@ -178,7 +177,7 @@ def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> N
     assert "building" not in result.stderr
 
 
-@pytest.mark.skipif(not LONG, reason="lintian takes half a minute")
+@pytest.mark.long
 def test_lintian(package: Path) -> None:
     """lintian has nothing to say of the package."""
     if shutil.which("lintian") is None:

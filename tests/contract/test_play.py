@@ -498,7 +498,7 @@ def test_a_manager_is_told_once_of_all_pods(together: Together) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("group", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_signal_stops_all_pods(world: World, together: Together, number: signal.Signals, group: bool) -> None:
     """Each gets it once, be it sent to `play` or, as by a terminal, to its process group; it ends with them."""
     together.make_ready("one", "two")

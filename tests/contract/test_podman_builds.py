@@ -15,14 +15,13 @@ import pytest
 
 from minit.base.value import Value
 from tests import tars
-from tests.support.campaign import LONG
 from tests.support.commands import Stage0
 from tests.support.podman import Podman, own_podman
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
     pytest.mark.skipif(shutil.which("podman") is None, reason="no podman on PATH"),
-    pytest.mark.skipif(not LONG, reason="builds by minit and by podman take a minute"),
+    pytest.mark.long,
 ]
 
 # A base in an archive: podman's RUN needs the places of its mounts, which would else differ.

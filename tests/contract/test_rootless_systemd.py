@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import LONG
 from tests.support.machine import BOOT_SECONDS, find_kernel
 from tests.support.stage0_world import write_app
 from tests.support.systemdmachine import USER, run_on_systemd
 
-pytestmark = pytest.mark.skipif(not LONG, reason="a pod on a machine in qemu takes half a minute")
+pytestmark = pytest.mark.long
 
 # Each `as_user` is a login and a logout, and a user without a login has no systemd, unless the user is to linger.
 _SCRIPT = r"""

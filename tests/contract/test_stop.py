@@ -259,7 +259,7 @@ def test_force_ends_a_pod_whose_supervisor_hangs(make_pod: MakePod) -> None:
 KILLED = "stage1: PID 1 does not stop the pod: it is killed, 20 s after it was due\n"
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.parametrize("asked_before", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_supervisor_that_hangs_is_killed(make_pod: MakePod, asked_before: bool) -> None:
     """The launcher ends a pod whose PID 1 neither begins to stop it nor goes on with that; no status is invented."""
     # It has announced an end within that time; one that it has not begun to stop is due at once.
@@ -481,7 +481,7 @@ def test_a_pod_that_has_no_pid_yet_is_waited_for(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("force", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_pid_that_is_somebody_elses_is_left_alone(make_pod: MakePod, force: bool) -> None:
     """Neither an ordinary process nor PID 1 of another pod is signalled for a stale pid file."""
     flags = ("--force",) if force else ()

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.campaign import LONG
 from tests.support.machine import BOOT_SECONDS, find_kernel, run_on_machine
 from tests.support.pods import MakePod, PodDirectory, control_group_name, shell
 
-pytestmark = pytest.mark.skipif(not LONG, reason="a pod on a machine in qemu takes half a minute")
+pytestmark = pytest.mark.long
 
 IDLE = "while :; do sleep 1; done"
 MEASURED = ("memory.max", "cpu.max", "cpu.weight", "pids.max")

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import LONG
 from tests.support.machine import BOOT_SECONDS, find_kernel, run_on_machine
 from tests.support.pods import MakePod, shell
 from tests.support.sandbox import MUTABLE
 
-pytestmark = pytest.mark.skipif(not LONG, reason="a pod on a machine in qemu takes half a minute")
+pytestmark = pytest.mark.long
 
 # The busybox of a distribution may have no flock(1).
 _LOCK = "#include <sys/file.h>\nint main(void) { return flock(9, LOCK_EX); }\n"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from minit.podfiles import paths
-from tests.support.campaign import LONG
 from tests.support.comparison import Case, read_observations, script
 from tests.support.machine import BOOT_SECONDS, Kernel, find_kernel, run_on_machine
 from tests.support.referencecases import CASES_OF_MODULES, DUMMY, REFERENCE
@@ -26,7 +25,7 @@ PLUGINS = ("host-local", "ipvlan", "static", "vlan")
 
 pytestmark = [
     pytest.mark.skipif(not (REFERENCE / "ptp").exists(), reason="containernetworking-plugins is not installed"),
-    pytest.mark.skipif(not LONG, reason="a pod on a machine in qemu takes half a minute"),
+    pytest.mark.long,
 ]
 
 _SCRIPT = """

@@ -36,14 +36,11 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no apparmor_parser on PATH",
         "no shellcheck on PATH",
         "no systemd-analyze on PATH",
-        "lintian takes half a minute",
         "building all that is published takes a minute",
-        "builds by minit and by podman take a minute",
         "no clean Debian in build/clean",  # `make test-long` makes one, from Debian
         "no Debian with systemd in build/systemd",  # `make test-long` makes one, from Debian 12
         "no Debian in build/builder, or no libraries in build/libraries",  # `make test-long` gets both
         "Debian's Python is of another version",  # than the one of the tests, of which pip's wheels are
-        "a pod on a machine in qemu takes half a minute",
         "pods on arm64 are tried by make test-arm64",
         "no podman on PATH",  # its rules of layers are tried by tar and by minit's own reader
         "the machine's podman knows no here-documents",  # Debian 12's does not, Debian 13's does
