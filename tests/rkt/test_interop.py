@@ -111,6 +111,9 @@ def test_a_pods_life_between_two(
         assert len(image_id) == 1
         # Not by rkt: it copies, and makes two files of one with two names.
         Command("minit", data)("image", "render", image_id.pop(), out)
+        # rkt leaves the empty files below the mounts of stage1 in the image.
+        for name in ("hostname", "hosts") if command.name == "rkt" else ():
+            (out / "rootfs/etc" / name).unlink()
         hashes.add(tree_hash(out))
         assert not (out / "rootfs/remove").exists()
         status = (out / "rootfs/new").stat()
