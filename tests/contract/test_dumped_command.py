@@ -286,9 +286,9 @@ def test_a_program_that_has_changed(kept: Installed) -> None:
         kept.program.write_bytes(content[:at] + other + content[at + len(other) :])
         kept.program.chmod(0o755)
         result = kept.call("version")
-        # The C library has a line of its own for a damaged stack.
-        first = r"(\*\*\* .+ \*\*\*: terminated\n)?minit: ended by signal \d+\n"
-        has_faulted = re.match(f"{first}minit: {kept.program} was damaged, and is removed\n", result.stderr) is not None
+        # The C library has a line of its own for a damaged stack, CPython one for an unknown opcode.
+        words = rf"^minit: ended by signal \d+\nminit: {kept.program} was damaged, and is removed\n"
+        has_faulted = re.search(words, result.stderr, re.MULTILINE) is not None
         told += has_faulted
         assert has_faulted or result.returncode >= 0, (at, result)
         assert not (has_faulted and kept.program.exists()), at
