@@ -59,13 +59,13 @@ void protect_objects(void);
 void write_program(const char *path);
 extern const long guarded_end;
 
-/* Code and data of the first steps, which call nothing of the C library: in the first pages of the code. */
-#define GUARD __attribute__((section("guard"), no_stack_protector, optimize("no-tree-loop-distribute-patterns")))
-/* Also in the first page of the file, with all that it needs. */
-#define FIRST __attribute__((section("guard.first"), no_stack_protector, optimize("no-tree-loop-distribute-patterns")))
-#define GUARDED_DATA __attribute__((section("guard.data")))
-/* Code of steps as early, but anywhere. */
+/* Code of the first steps, which call nothing of the C library: anywhere. */
 #define EARLY __attribute__((no_stack_protector, optimize("no-tree-loop-distribute-patterns")))
+/* The same, and data, in the first pages of the code. */
+#define GUARD __attribute__((section("guard"))) EARLY
+#define GUARDED_DATA __attribute__((section("guard.data")))
+/* In the first page of the file, with all that it needs. */
+#define FIRST __attribute__((section("guard.first"))) EARLY
 void watch_faults(char **plain, char **environment);
 void find_way_back(long count, char **argv);
 void forget_way_back(void);

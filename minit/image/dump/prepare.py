@@ -28,11 +28,6 @@ if sources_file:
     os.__file__ = f"{sys.path[-2]}/os.py"
     for name in omitted.split(","):
         sys.modules[name] = None  # type: ignore[assignment]
-else:
-    import logging
-    import types
-
-    import structlog.stdlib
 
 
 def serve_output() -> None:
@@ -83,6 +78,9 @@ if sources_file:
         sources = file.read()
 else:
     import platform
+    import types
+
+    import structlog.stdlib
 
     # A module in memory has no file, and no directory for other modules.
     for module in sys.modules.values():
@@ -103,7 +101,6 @@ else:
     # An entrypoint forgets these anyway (forget_imports), and would write to the memory in each process.
     sys.meta_path.clear()
     sys.path_hooks.clear()
-    logging._startTime = 0.0  # type: ignore[attr-defined]
     platform._uname_cache = None  # type: ignore[attr-defined]
     # CPython fills caches and rewrites code when a function has run some times. In a program that has run as a sidecar
     # before its dump a sidecar finds both so, and writes to fewer pages.
