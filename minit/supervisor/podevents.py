@@ -23,6 +23,7 @@ KEPT_EVENTS = 1000
 FILE_BYTES = 1 << 19
 _WRITE_BYTES = 1 << 16
 _ALL_BYTES = 1 << 30
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Number, nanoseconds since 1970, name, fields.
 _Event = tuple[int, int, str, dict[str, object]]
 
@@ -130,7 +131,7 @@ def _line(number: int, time_ns: int, event: str, fields: dict[str, object]) -> b
 def _read_end(path: str) -> bytes:
     """Return the end of a file of events, empty if there is none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, _FLAGS)
     except FileNotFoundError:
         return b""
     try:
@@ -145,7 +146,7 @@ def _read_end(path: str) -> bytes:
 def _read_lines(path: str, most: int) -> list[bytes]:
     """Return the last lines of a file of events, at most so many, without line ends."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, _FLAGS)
     except OSError:
         return []
     try:
