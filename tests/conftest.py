@@ -23,7 +23,7 @@ from minit.linux import syscalls
 from minit.linux.mountinfo import find_mounts
 from minit.supervisor.kernelsettings import bring_up_loopback
 from tests.support.afterwards import Afterwards
-from tests.support.campaign import LONG, campaign
+from tests.support.campaign import FOR_ARM64, LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.laterstage1 import write_later_stage1
 from tests.support.leftovers import Leftovers
@@ -38,7 +38,6 @@ from tests.support.unpack import unpack
 from tests.support.usersession import SURROUNDING, is_possible, make_directories, use_data_directory
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
-ARM64 = os.environ.get("MINIT_TEST_ARM64") == "1"
 _BUILT = Path(__file__).parents[1] / "build/tests"
 _AFTERWARDS = pytest.StashKey[Afterwards]()
 _DISK = pytest.StashKey[OwnDisk]()
@@ -155,7 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     In a session of a user also all that the user cannot do, and in an ordinary run what is for long ones.
     """
     impossible: set[pytest.Item] = {item for item in items if isinstance(item, pytest.Function) and _has_both(item)}
-    if not (LONG or ARM64):
+    if not (LONG or FOR_ARM64):
         impossible |= {item for item in items if item.get_closest_marker("long")}
     if SURROUNDING is not None:
         impossible |= {item for item in items if not is_possible(item)}

@@ -17,6 +17,7 @@ from minit.base.progress import silent
 from minit.image.disk import TOOLS
 from minit.image.foreign import ARM64, foreign_stage1
 from minit.image.toolchain import find_tool
+from tests.support.campaign import FOR_ARM64
 from tests.support.commands import Stage0
 from tests.support.disks import read_disk
 from tests.support.machine import AARCH64, BOOT_SECONDS, HERE, NO_KERNEL, Firmware, Kernel, find_kernel
@@ -36,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "build_machine" in metafunc.fixturenames:
         is_sample = metafunc.definition.get_closest_marker("arm64") is not None
         others = [AARCH64] if is_sample and HERE is not AARCH64 else []
-        processors = [AARCH64] if os.environ.get("MINIT_TEST_ARM64") == "1" else [HERE, *others]
+        processors = [AARCH64] if FOR_ARM64 else [HERE, *others]
         names = ["unknown" if processor is None else processor.name for processor in processors]
         metafunc.parametrize("kernel", processors, ids=names, indirect=True, scope="session")
 

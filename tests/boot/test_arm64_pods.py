@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from minit.base.progress import silent
 from minit.image.foreign import ARM64, foreign_stage1
+from tests.support.campaign import FOR_ARM64
 from tests.support.machine import AARCH64, BOOT_SECONDS, find_kernel
 from tests.support.podmachine import run_pod_tests
 
@@ -22,7 +22,7 @@ _TESTS = (
 )
 
 
-@pytest.mark.skipif(os.environ.get("MINIT_TEST_ARM64") != "1", reason="pods on arm64 are tried by make test-arm64")
+@pytest.mark.skipif(not FOR_ARM64, reason="pods on arm64 are tried by make test-arm64")
 @pytest.mark.timeout(12 * BOOT_SECONDS)
 def test_pods_on_arm64(tmp_path: Path) -> None:
     """Statuses of apps are kept, and apps have the filters and privileges that they should, on that processor."""

@@ -18,7 +18,7 @@ import pytest
 
 from minit.linux import syscalls
 from minit.manifest.capabilities import NAMES
-from tests.support.campaign import LONG, campaign
+from tests.support.campaign import campaign, thinned
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import status_of
@@ -244,7 +244,7 @@ def test_what_enters_is_stopped(make_pod: MakePod, hostile_rootfs: Path) -> None
     # Not what it says, as its sidecar is stopped too.
     pod.wait_file("b", "/tmp/up")
     before = pod.members()
-    for number in (signal.SIGTERM, signal.SIGINT) if LONG else (signal.SIGTERM,):
+    for number in thinned((signal.SIGTERM, signal.SIGINT)):
         words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "2000"]
         with subprocess.Popen(words, cwd=pod.path, stderr=subprocess.PIPE, text=True) as enter:
             try:

@@ -1,4 +1,4 @@
-"""The length of a campaign: a sample in an ordinary run, ten times that with MINIT_TEST_LONG=1."""
+"""Kinds of runs, and the length of a campaign: a sample in an ordinary run, ten times that with MINIT_TEST_LONG=1."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 LONG = os.environ.get("MINIT_TEST_LONG") == "1"
+FOR_ARM64 = os.environ.get("MINIT_TEST_ARM64") == "1"
 _LONG_FACTOR = 10
 _THINNED = 3
 _FEW = 5
